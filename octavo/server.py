@@ -1,0 +1,166 @@
+"""The gRPC server of a process: listening, health, reflection, error mapping, and an orderly end.
+
+Knows how to be a server; which services it carries is the caller's `register`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
+
+from octavo import listen_address, logs, shutdown, transport
+from octavo.errors import StatusTable
+from octavo.health import HealthServicer, Readiness
+from octavo.interceptors import CallInterceptor
+from octavo.listen_address import CannotListen
+from octavo.reflection import enable_reflection
+
+__all__ = ["CannotListen", "Readiness", "Running", "run_until_stopped", "serve", "started"]
+
+LEAVE_GRACE_S = 0.5  # at the very end, for long streams to see that the server is going
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    *transport.OPTIONS,
+    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a silent share of the calls
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # what clients may do; ours ping every 10 s
+)
+
+_log = logs.get(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """A server that is accepting calls."""
+
+    address: str  # as bound: "127.0.0.1:50053", "unix:/run/octavo/kvcache.sock"
+    port: int | None  # None for a Unix socket
+    readiness: Readiness
+    calls: CallInterceptor
+    broken: "asyncio.Future[AssertionError]"  # done when a handler broke an invariant
+    server: grpc.aio.Server
+
+    async def stop(self, grace_s: float | None = LEAVE_GRACE_S) -> None:
+        """Refuse new calls, cancel those still running after `grace_s`; again is harmless."""
+        await self.server.stop(grace_s)
+
+
+async def serve(
+    listen_addr: str,
+    register: Callable[[grpc.aio.Server], None],
+    statuses: StatusTable,
+    *,
+    service_names: Sequence[str],
+    readiness: Readiness | None = None,
+    drain: Callable[[], Awaitable[None]] | None = None,
+    drain_timeout_s: float = 30,
+) -> None:
+    """Serve until SIGTERM or SIGINT, drain, and return; the process then ends with status 0.
+
+    Without `readiness` the service is ready while it listens. Raises CannotListen, which ends the process with a
+    message, when the address is taken, and the AssertionError of a handler that broke an invariant.
+    """
+    async with started(listen_addr, register, statuses, service_names=service_names, readiness=readiness) as running:
+        await run_until_stopped(running, drain=drain, drain_timeout_s=drain_timeout_s)
+
+
+@asynccontextmanager
+async def started(  # noqa: PLR0913 - all but three are named and rare
+    listen_addr: str,
+    register: Callable[[grpc.aio.Server], None],
+    statuses: StatusTable,
+    *,
+    service_names: Sequence[str],
+    readiness: Readiness | None = None,
+    health_names: Sequence[str] = (),
+    has_reflection: bool = True,
+    max_connection_age_s: float | None = None,
+) -> AsyncIterator[Running]:
+    """A running server inside the block ("127.0.0.1:0" binds a free port); leaving the block stops it.
+
+    `health_names` are reported beside the services' names (a model's, say). `max_connection_age_s` makes clients
+    dial again now and then, so that they spread over several gateways.
+    """
+    listen_address.claim(listen_addr, service_names)
+    readiness = readiness or Readiness(is_ready=True)
+    broken: asyncio.Future[AssertionError] = asyncio.get_running_loop().create_future()
+    calls = CallInterceptor(statuses, broken)
+    server = grpc.aio.server(interceptors=[calls], options=_options(max_connection_age_s))
+    register(server)
+    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(readiness, [*service_names, *health_names]), server)
+    if has_reflection:
+        enable_reflection(server, service_names)
+    port = _bind(server, listen_addr, service_names)
+    await server.start()
+    address = listen_address.with_port(listen_addr, port)
+    running = Running(
+        address=address,
+        port=None if listen_address.is_unix(listen_addr) else port,
+        readiness=readiness,
+        calls=calls,
+        broken=broken,
+        server=server,
+    )
+    _log.info("grpc_listening", address=address, services=list(service_names))
+    try:
+        yield running
+    finally:
+        await running.stop()
+        listen_address.give_back(listen_addr)
+
+
+async def run_until_stopped(
+    running: Running, *, drain: Callable[[], Awaitable[None]] | None = None, drain_timeout_s: float = 30
+) -> None:
+    """Wait for the first signal; then NOT_SERVING, `drain`, the calls in flight, and the end of the server.
+
+    All of it takes at most `drain_timeout_s`; a second signal ends the wait at once. Raises the AssertionError of a
+    handler that broke an invariant: such a process must not go on.
+    """
+    with shutdown.signals() as asked:
+        await _first(asked.requested.wait(), running.broken)
+        if running.broken.done():
+            raise running.broken.result()
+        running.readiness.set(False, "draining")
+        give_up_at = time.monotonic() + drain_timeout_s
+        is_drained = await asked.finish(_drained(running, drain), drain_timeout_s)
+        _log.info(
+            "drained" if is_drained else "drain_abandoned",
+            num_calls=running.calls.num_calls,
+            left_s=round(max(0.0, give_up_at - time.monotonic()), 1),
+        )
+        await running.stop(LEAVE_GRACE_S if is_drained else 0)
+
+
+async def _drained(running: Running, drain: Callable[[], Awaitable[None]] | None) -> None:
+    if drain is not None:
+        await drain()
+    await running.calls.idle()
+
+
+async def _first(*alternatives: Awaitable[object]) -> None:
+    """Return when one of `alternatives` is done; coroutines among them are cancelled, futures left alone."""
+    waiting = [asyncio.ensure_future(alternative) for alternative in alternatives]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waiting:
+            if isinstance(future, asyncio.Task):
+                future.cancel()
+
+
+def _options(max_connection_age_s: float | None) -> tuple[tuple[str, int], ...]:
+    if max_connection_age_s is None:
+        return OPTIONS
+    age_ms = int(max_connection_age_s * 1000)
+    return (*OPTIONS, ("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", age_ms))
+
+
+def _bind(server: grpc.aio.Server, listen_addr: str, service_names: Sequence[str]) -> int:
+    try:
+        return server.add_insecure_port(listen_addr)
+    except RuntimeError:
+        raise CannotListen(listen_addr, "the address is in use or not one of this machine", service_names) from None

@@ -1,0 +1,1 @@
+"""Programs for people who work on Octavo; nothing here is installed with it."""
