@@ -1,0 +1,42 @@
+"""KV cache service: owns, for every worker, the block pool and the prefix cache."""
+
+import asyncio
+import secrets
+from contextlib import nullcontext
+from functools import partial
+
+from kvcache_service import metrics
+from kvcache_service.config import KVCacheConfig
+from kvcache_service.core.pools import Pools
+from kvcache_service.metadata_store import MetadataStore
+from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
+from octavo import config, logs, server, telemetry
+from octavo import metrics as exposition
+from octavo.kvcache.v1.kvcache_pb2_grpc import add_KVCacheServiceServicer_to_server
+
+
+async def main() -> None:
+    settings = config.load(KVCacheConfig, "KVCACHE")
+    logs.configure("kvcache", level=settings.log_level, log_format=settings.log_format)
+    namespace_key = settings.namespace_key.encode() or secrets.token_bytes(32)
+    incarnation = secrets.randbits(63)
+    pools = Pools(caching=settings.enable_prefix_caching)
+    with telemetry.configured("kvcache"):
+        async with (
+            MetadataStore.connect(settings.redis_url, pools, kvcache_incarnation=incarnation) as store,
+            exposition.serve(settings.metrics_port) if settings.metrics_port else nullcontext(),
+        ):
+            metrics.register(exposition.REGISTRY, pools, store)
+            servicer = KVCacheServicer(pools, store, incarnation=incarnation, namespace_key=namespace_key)
+            register = partial(add_KVCacheServiceServicer_to_server, servicer)
+            await server.serve(
+                settings.listen_addr,
+                register,
+                STATUSES,
+                service_names=[SERVICE_NAME],
+                drain_timeout_s=settings.drain_timeout_s,
+            )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,31 @@
+"""Settings of the KV cache service."""
+
+from dataclasses import dataclass
+
+from octavo.logs import LEVELS, LogFormat
+
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVCacheConfig:
+    """One KV cache service; `python -m kvcache_service --help` prints the comments."""
+
+    listen_addr: str = "127.0.0.1:50053"  # host:port or unix:/path; schedulers call it, nobody else
+    redis_url: str = "redis://127.0.0.1:6379/0"  # redis://, rediss:// or unix://path; only written behind, may be down
+    namespace_key: str = ""  # secret that tenants' prefixes are kept apart under; none = drawn anew at every start
+    enable_prefix_caching: bool = True  # off: no prompt starts behind what another has computed
+    metrics_port: int = 51053  # HTTP port of /metrics, on every interface; 0 = none
+    log_level: str = "info"  # debug, info, warning or error
+    log_format: LogFormat = "json"  # json or text
+    drain_timeout_s: float = 30.0  # seconds that calls in flight get after SIGTERM
+
+    def __post_init__(self) -> None:
+        if not self.redis_url.startswith(REDIS_SCHEMES):
+            raise ValueError(f"redis_url must begin with {', '.join(REDIS_SCHEMES)}, got {self.redis_url!r}")
+        if not 0 <= self.metrics_port <= 65535:
+            raise ValueError(f"metrics_port must be 0 to 65535, got {self.metrics_port}")
+        if self.log_level not in LEVELS:
+            raise ValueError(f"log_level must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
+        if self.drain_timeout_s < 0:
+            raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")

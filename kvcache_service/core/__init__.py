@@ -1,0 +1,1 @@
+"""Pure rules of blocks and prefix cache: synchronous, standard library only."""

@@ -1,0 +1,202 @@
+"""The pools of all workers: which incarnation and session each is in, and which plans it has answered."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+from kvcache_service.core.block_hash import HASH_SCHEME, Fingerprint, root_hash
+from kvcache_service.core.errors import (
+    BadPool,
+    Conflict,
+    FingerprintMismatch,
+    OutOfOrder,
+    StaleSession,
+    UnknownPool,
+)
+from kvcache_service.core.kv_cache_manager import KVCacheManager
+from kvcache_service.core.plan import DeclaredTable, Grants, Plan
+from kvcache_service.core.request import Identity
+
+MAX_NUM_BLOCKS = 1 << 24
+NUM_KEPT_ANSWERS = 2  # the scheduler has at most two plans that it may have to send again
+NUM_REMEMBERED_INCARNATIONS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolKey:
+    """Which pool a message means, and which life of its worker."""
+
+    pool_id: str
+    incarnation: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a plan got, and a digest of the bytes that asked."""
+
+    digest: bytes
+    grants: Grants
+
+
+class Pool:
+    """One worker incarnation's blocks, and the order of the plans for them."""
+
+    __slots__ = ("_answers", "fingerprint", "key", "manager", "step")
+
+    def __init__(self, key: PoolKey, fingerprint: Fingerprint, *, manager: KVCacheManager) -> None:
+        self.key = key
+        self.fingerprint = fingerprint
+        self.manager = manager
+        self.step = 0  # the last plan that was applied in this session
+        self._answers: dict[int, Answer] = {}
+
+    def reopen(self, key: PoolKey, tables: Sequence[DeclaredTable]) -> None:
+        """Begin a session of the same incarnation: its tables are the only ones, its plans count from 1."""
+        self.manager.adopt(tables)
+        self.key = key
+        self.step = 0
+        self._answers.clear()
+
+    def plan_step(self, plan: Plan, digest: bytes) -> Grants:
+        """Apply the next plan, or give the answer again that the same bytes got before."""
+        if plan.step in self._answers:
+            answer = self._answers[plan.step]
+            if answer.digest != digest:
+                raise Conflict(f"plan {plan.step} of pool {self.key.pool_id} was answered for other bytes")
+            return answer.grants
+        if plan.step != self.step + 1:
+            raise OutOfOrder(f"plan {plan.step} came to pool {self.key.pool_id}, which waits for {self.step + 1}")
+        grants = self.manager.plan_step(plan)
+        self.step = plan.step
+        self._answers[plan.step] = Answer(digest, grants)
+        self._answers.pop(plan.step - NUM_KEPT_ANSWERS, None)
+        return grants
+
+
+class Pools:
+    """Every open pool. They share one fingerprint: a worker with another one is refused, not missed silently."""
+
+    def __init__(self, *, caching: bool = True) -> None:
+        self._caching = caching
+        self._pools: dict[str, Pool] = {}
+        self._over: dict[str, deque[int]] = {}  # pool id -> incarnations that are over
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(self._pools.values())
+
+    def open(self, key: PoolKey, num_blocks: int, *, fingerprint: Fingerprint, tables: Sequence[DeclaredTable]) -> Pool:
+        """Open the pool of a worker incarnation, or open it again. All or nothing."""
+        self._check(key, num_blocks, fingerprint)
+        pool = self._pools.get(key.pool_id)
+        if pool is not None and pool.key.incarnation == key.incarnation:
+            _check_reopened(pool, key, num_blocks)
+            pool.reopen(key, tables)
+            return pool
+        manager = KVCacheManager(
+            num_blocks=num_blocks,
+            block_size=fingerprint.block_size,
+            root=root_hash(fingerprint),
+            caching=self._caching,
+        )
+        opened = Pool(key, fingerprint, manager=manager)
+        opened.reopen(key, tables)
+        if pool is not None:
+            self._remember(pool.key.pool_id, pool.key.incarnation)
+        self._pools[key.pool_id] = opened
+        return opened
+
+    def close(self, pool_id: str, incarnation: int) -> bool:
+        """End a worker incarnation: every block of it is void. A younger one is left alone."""
+        self._remember(pool_id, incarnation)
+        pool = self._pools.get(pool_id)
+        if pool is None or pool.key.incarnation != incarnation:
+            return False
+        del self._pools[pool_id]
+        return True
+
+    def get(self, key: PoolKey) -> Pool:
+        """The pool that a plan means; raises UnknownPool or StaleSession if it is not open, or not in this session."""
+        pool = self._pools.get(key.pool_id)
+        if self._is_over(key) or (pool is not None and _is_older(key, pool.key)):
+            raise StaleSession(f"session {key.session} of {_name(key)} is over")
+        if pool is None or pool.key != key:
+            raise UnknownPool(f"session {key.session} of {_name(key)} is not open; open the pool")
+        return pool
+
+    def match(self, token_ids: Sequence[int], identity: Identity) -> dict[str, int]:
+        """Tokens of a prompt that each pool holds committed; binds and changes nothing."""
+        if identity.is_bypassing_cache:
+            return dict.fromkeys(self._pools, 0)
+        matches = {}
+        for pool_id, pool in self._pools.items():
+            block_ids = pool.manager.lookup(token_ids, extras=identity.extras, is_committed_only=True)
+            matches[pool_id] = len(block_ids) * pool.manager.block_size
+        return matches
+
+    def reset_prefix_cache(self, pool_id: str) -> bool:
+        """Forget the prefixes of one pool, or with an empty name of all; false if any of them was in use."""
+        if pool_id and pool_id not in self._pools:
+            raise UnknownPool(f"pool {pool_id} is not open; open are {sorted(self._pools)}")
+        named = [self._pools[pool_id]] if pool_id else list(self._pools.values())
+        done = [pool.manager.reset_prefix_cache() for pool in named]  # every one, whatever the others say
+        return all(done)
+
+    def _check(self, key: PoolKey, num_blocks: int, fingerprint: Fingerprint) -> None:
+        pool = self._pools.get(key.pool_id)
+        if not key.pool_id:
+            raise BadPool("a pool needs a pool_id")
+        if not 2 <= num_blocks <= MAX_NUM_BLOCKS:
+            raise BadPool(f"num_blocks of {_name(key)} is {num_blocks}; it must be 2 to {MAX_NUM_BLOCKS}")
+        if fingerprint.block_size < 1:
+            raise BadPool(f"block_size of {_name(key)} is {fingerprint.block_size}; it must be positive")
+        if self._is_over(key) or (pool is not None and _is_older(key, pool.key)):
+            raise StaleSession(f"session {key.session} of {_name(key)} is over; a worker starts a new incarnation")
+        _check_scheme(fingerprint)
+        for other in self._pools.values():
+            is_replaced = other is pool and other.key.incarnation != key.incarnation
+            if not is_replaced:
+                _compare(fingerprint, other)
+
+    def _is_over(self, key: PoolKey) -> bool:
+        return key.incarnation in self._over.get(key.pool_id, ())
+
+    def _remember(self, pool_id: str, incarnation: int) -> None:
+        over = self._over.setdefault(pool_id, deque(maxlen=NUM_REMEMBERED_INCARNATIONS))
+        if incarnation not in over:
+            over.append(incarnation)
+
+
+def _name(key: PoolKey) -> str:
+    return f"incarnation {key.incarnation} of pool {key.pool_id}"
+
+
+def _is_older(key: PoolKey, current: PoolKey) -> bool:
+    return key.incarnation == current.incarnation and key.session < current.session
+
+
+def _check_reopened(pool: Pool, key: PoolKey, num_blocks: int) -> None:
+    if num_blocks != pool.manager.pool.num_blocks:
+        raise BadPool(
+            f"{_name(key)} has {pool.manager.pool.num_blocks} blocks, not {num_blocks}; a pool keeps its size for the "
+            "life of the incarnation"
+        )
+
+
+def _check_scheme(fingerprint: Fingerprint) -> None:
+    if fingerprint.hash_scheme != HASH_SCHEME:
+        raise FingerprintMismatch(
+            f"hash_scheme is {fingerprint.hash_scheme}; this service hashes by scheme {HASH_SCHEME}",
+            field="hash_scheme",
+        )
+
+
+def _compare(fingerprint: Fingerprint, pool: Pool) -> None:
+    for field in fields(Fingerprint):
+        asked, held = getattr(fingerprint, field.name), getattr(pool.fingerprint, field.name)
+        if asked != held:
+            shown = [value.hex() if isinstance(value, bytes) else value for value in (asked, held)]
+            raise FingerprintMismatch(
+                f"{field.name} is {shown[0]!r}; pool {pool.key.pool_id} has {shown[1]!r}, and pools share block hashes",
+                field=field.name,
+            )
