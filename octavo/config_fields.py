@@ -19,7 +19,7 @@ from typing import Any
 # Settings that mean the same in every service, so one variable sets them all.
 SHARED_VARIABLES = {"model": "OCTAVO_MODEL", "log_level": "OCTAVO_LOG_LEVEL", "log_format": "OCTAVO_LOG_FORMAT"}
 
-_SECRET_NAME = re.compile(r"(^|_)(api_keys?|password|secret|token)$")
+_SECRET_NAME = re.compile(r"(^|_)(api_keys?|namespace_key|password|secret|token)$")
 _URL_PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]+@")
 
 

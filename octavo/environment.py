@@ -47,6 +47,15 @@ def read(prefix: str, known: Sequence[Field], environ: Mapping[str, str]) -> dic
     return found
 
 
+def refuse_unknown(known: Sequence[Field], environ: Mapping[str, str]) -> None:
+    """Raise BadValue for a variable that names no service, comparing it with `known`, the settings of all of them."""
+    by_variable = {field.env_var for field in known}
+    for variable in sorted(name for name in environ if name.startswith("OCTAVO_")):
+        is_known = variable in by_variable or _is_left_to_others(variable, "")
+        if not is_known and not _is_from_kubernetes(variable, environ[variable], is_known=False):
+            raise BadValue(f"unknown variable {variable}{nearest(variable, by_variable) or _suggestion('<SERVICE>')}")
+
+
 def prefix_of(cls: type) -> str:
     """The prefix of the service whose package defines `cls`."""
     package = cls.__module__.split(".")[0]

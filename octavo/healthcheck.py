@@ -4,6 +4,7 @@ Made for container health checks: exit 0 is SERVING, 1 anything else, with one l
 """
 
 import sys
+from typing import cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,9 +19,9 @@ def status_of(address: str) -> str:
         try:
             response = stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            assert isinstance(error, grpc.Call)
-            return f"{error.code().name}: {error.details()}"
-    return health_pb2.HealthCheckResponse.ServingStatus.Name(response.status)
+            call = cast(grpc.Call, error)  # what a stub raises is both
+            return f"{call.code().name}: {call.details()}"
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
 
 
 def main(arguments: list[str]) -> int:

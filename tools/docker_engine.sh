@@ -13,6 +13,7 @@ set -euo pipefail
 ENGINE_DIR=${ENGINE_DIR:-/tmp/octavo-engine}
 BASE_IMAGES=${BASE_IMAGES:-auto}
 COMPOSE_VERSION=5.6.1
+started=no
 
 say() { printf 'docker_engine: %s\n' "$*" >&2; }
 
@@ -43,6 +44,7 @@ install_compose() {
 }
 
 start_engine() {
+  started=yes
   mkdir -p "$ENGINE_DIR"
   # Listing a table makes it, and only tables that are in the file are put back by iptables-restore.
   for table in filter nat; do iptables -t "$table" -L -n >/dev/null; done
@@ -101,11 +103,13 @@ make_python_image() {
   rm -rf "$context"
 }
 
+# The user has the official image's id, because compose.yaml names it.
 make_redis_image() {
   DOCKER_BUILDKIT=0 docker build --quiet --tag "$1" - >/dev/null <<'DOCKERFILE'
 FROM octavo/debian
-RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server >/dev/null \
- && mkdir -p /data && chown redis:redis /data
+RUN groupadd -r -g 999 redis && useradd -r -g redis -u 999 redis \
+ && apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server >/dev/null \
+ && install -d -o redis -g redis /data
 VOLUME /data
 WORKDIR /data
 EXPOSE 6379
@@ -140,7 +144,7 @@ down() {
 case ${1:-} in
   run)
     shift
-    trap 'down' EXIT
+    trap '[ "$started" = no ] || down' EXIT
     trap 'exit 130' INT TERM
     up
     get_base_images

@@ -1,0 +1,233 @@
+"""The whole server under the five loads of docs/performance.md: decode, prefill, shared prefix, mixed, and its start.
+
+    python -m benchmarks.serving [--json FILE] [--runs 3] [-- FLAGS OF octavo serve]
+    python -m benchmarks.serving --url http://127.0.0.1:8123     a server that runs already, ours or another
+
+Starts `octavo serve` on free ports and ends it. Prompts are random token ids, greedy, the end of sequence is ignored.
+Compare runs of one machine and one hour only.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from octavo.cli import runtime, scheduler_client
+from octavo.cli.bench import figures, runner
+from octavo.cli.bench.figures import Figures, Sample
+from octavo.cli.bench.http_target import HttpTarget
+from octavo.cli.bench.workload import Workload
+
+STOP_LIMIT_S = 60.0
+TOKEN_IDS = range(1000, 40_000)  # ordinary tokens of the demo model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One figure of one load, the median over the runs."""
+
+    name: str
+    unit: str
+    runs: tuple[float, ...]
+
+    def __str__(self) -> str:
+        middle = statistics.median(self.runs)
+        spread = 100 * (max(self.runs) - min(self.runs)) / 2 / middle if middle else 0.0
+        return f"{self.name:48} {middle:10.2f} {self.unit:6} +-{spread:4.1f} %  {[round(run, 2) for run in self.runs]}"
+
+
+class Bench:
+    """One server; every prompt is new to it unless a load says otherwise."""
+
+    def __init__(self, url: str, *, num_runs: int) -> None:
+        self._target = HttpTarget(url, {}, model=None)
+        self._num_runs = num_runs
+        self._seed = random.SystemRandom().randrange(1 << 31)
+
+    async def decode(self, concurrency: int) -> list[Result]:
+        """128 tokens in, 128 out; the first run only warms up."""
+        runs = [
+            await self._closed(concurrency, self._prompts(concurrency, 128), 128) for _ in range(self._num_runs + 1)
+        ]
+        return _decoding(f"decode, {concurrency} at once", runs[1:])
+
+    async def prefill(self) -> list[Result]:
+        runs = [await self._closed(1, self._prompts(1, 1024), 1) for _ in range(self._num_runs + 1)]
+        return [_result("prefill 1024, TTFT", "ms", [_median_ttft(run) for run in runs[1:]])]
+
+    async def shared_prefix(self) -> list[Result]:
+        """32 at once: 768 tokens in common and 32 of their own, 32 out; then the last ones again."""
+        durations = []
+        for _ in range(self._num_runs):
+            prompts = self._prompts(32, 800, prefix_len=768)
+            durations.append((await self._closed(32, prompts, 32)).duration_s)
+        again = await self._closed(32, prompts, 32)
+        return [
+            _result("shared prefix, 32 at once", "s", durations),
+            _result("shared prefix, the same again", "s", [again.duration_s]),
+        ]
+
+    async def mixed(self) -> list[Result]:
+        """8 requests decode 256 tokens; a 1,500-token prompt arrives while they do."""
+        alone, worst, ttft = [], [], []
+        for _ in range(self._num_runs):
+            (long_prompt,), prompts = self._prompts(1, 1500), self._prompts(8, 128)
+            async with asyncio.TaskGroup() as tasks:
+                decoding = [tasks.create_task(self._target.generate(prompt, 256)) for prompt in prompts]
+                await asyncio.sleep(1.0)
+                arrived_at = time.perf_counter()
+                late = await self._target.generate(long_prompt, 16)
+            samples = [task.result() for task in decoding]
+            alone.append(statistics.median(gap for sample in samples for gap in _gaps_until(sample, arrived_at)))
+            worst.append(max(gap for sample in samples for gap in sample.itls_ms))
+            ttft.append(late.ttft_ms)
+        return [
+            _result("mixed, ITL before the long prompt p50", "ms", alone),
+            _result("mixed, ITL max", "ms", worst),
+            _result("mixed, TTFT of the 1500-token prompt", "ms", ttft),
+        ]
+
+    async def first_token(self) -> None:
+        (prompt,) = self._prompts(1, 16)
+        sample = await self._target.generate(prompt, 1)
+        assert sample.error is None, sample.error
+
+    def _prompts(self, num_prompts: int, input_len: int, *, prefix_len: int = 0) -> list[list[int]]:
+        self._seed += 1
+        workload = Workload(
+            num_prompts=num_prompts, input_len=input_len, output_len=1, prefix_len=prefix_len, seed=self._seed
+        )
+        return workload.prompts(TOKEN_IDS)
+
+    async def _closed(self, concurrency: int, prompts: runner.Prompts, num_tokens: int) -> Figures:
+        started_at = time.perf_counter()
+        samples = await runner.closed_loop(
+            self._target, prompts, num_tokens=num_tokens, concurrency=concurrency, on_done=lambda: None
+        )
+        summary = figures.summarize(samples, duration_s=time.perf_counter() - started_at)
+        failed = [sample.error for sample in samples if sample.error]
+        assert not failed, failed
+        assert summary.num_output_tokens == num_tokens * len(prompts), "the end of sequence was not ignored"
+        return summary
+
+
+def _decoding(name: str, runs: Sequence[Figures]) -> list[Result]:
+    return [
+        _result(f"{name}, output", "tok/s", [run.output_tokens_per_s for run in runs]),
+        _result(f"{name}, TTFT median", "ms", [_median_ttft(run) for run in runs]),
+        _result(f"{name}, TPOT mean", "ms", [run.tpot_ms.mean for run in runs if run.tpot_ms]),
+        _result(f"{name}, ITL p99", "ms", [run.itl_ms.p99 for run in runs if run.itl_ms]),
+        _result(f"{name}, ITL max", "ms", [run.itl_ms.max for run in runs if run.itl_ms]),
+    ]
+
+
+def _gaps_until(sample: Sample, moment: float) -> list[float]:
+    moments = sample.arrived_at
+    return [1e3 * (after - before) for before, after in itertools.pairwise(moments) if after < moment]
+
+
+def _median_ttft(run: Figures) -> float:
+    assert run.ttft_ms is not None
+    return run.ttft_ms.median
+
+
+def _result(name: str, unit: str, runs: Sequence[float]) -> Result:
+    return Result(name=name, unit=unit, runs=tuple(runs))
+
+
+class Server:
+    """`octavo serve` with a folder of its own; what it says goes to a log file."""
+
+    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+        self.log = folder / "serve.log"
+        self._environ = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+        self._flags = flags
+
+    @contextmanager
+    def running(self) -> Iterator[runtime.ServeState]:
+        """Yields where it answers, as soon as it says that it is ready."""
+        command = [sys.executable, "-m", "octavo.cli", "serve", *self._flags]
+        with self.log.open("w") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environ)
+        assert process.stdout is not None
+        try:
+            lines = iter(process.stdout.readline, "")
+            print(next((line for line in lines if line.startswith("ready")), "").rstrip())
+            (state,) = runtime.running(self._environ)
+            yield state
+        except ValueError:
+            raise SystemExit(f"octavo serve did not start:\n{self.log.read_text()[-3000:]}") from None
+        finally:
+            process.terminate()
+            process.wait(STOP_LIMIT_S)
+            process.stdout.close()
+
+
+def memory_mib(pids: Sequence[int]) -> float:
+    """Resident memory of all processes together; what they share counts once."""
+    lines = (line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+async def measure(bench: Bench) -> list[Result]:
+    results: list[Result] = []
+    for concurrency in (1, 8, 32):
+        results += _shown(await bench.decode(concurrency))
+    results += _shown(await bench.prefill())
+    results += _shown(await bench.shared_prefix())
+    return results + _shown(await bench.mixed())
+
+
+async def measure_own(num_runs: int, flags: Sequence[str]) -> list[Result]:
+    """Also the start, the memory, and what the scheduler says of the worker."""
+    with tempfile.TemporaryDirectory(prefix="bench") as folder:
+        started_at = time.perf_counter()
+        with Server(Path(folder), flags).running() as state:
+            bench = Bench(state.http_url, num_runs=num_runs)
+            await bench.first_token()
+            results = _shown([_result("start to first token", "s", [time.perf_counter() - started_at])])
+            results += await measure(bench)
+            results += _shown(
+                [_result("memory at the end, PSS", "MiB", [memory_mib([state.pid, *state.pids.values()])])]
+            )
+            scheduler = await scheduler_client.state(state.scheduler_addr)
+            for worker in scheduler.workers:
+                results += _shown([_result(f"{worker.worker_id}, step mean", "ms", [worker.mean_step_ms])])
+                results += _shown([_result(f"{worker.worker_id}, gap between steps", "ms", [worker.mean_gap_ms])])
+            return results
+
+
+def _shown(results: list[Result]) -> list[Result]:
+    for result in results:
+        print(result, flush=True)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="measure this server instead of starting one")
+    parser.add_argument("--runs", type=int, default=3, help="how often each load is repeated")
+    parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("flags", nargs="*", help="of octavo serve, after --")
+    arguments = parser.parse_args()
+    if arguments.url:
+        results = asyncio.run(measure(Bench(arguments.url, num_runs=arguments.runs)))
+    else:
+        results = asyncio.run(measure_own(arguments.runs, arguments.flags))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The scheduler's state as the command line shows it. The only place here that knows its messages."""
+
+from dataclasses import dataclass
+
+import grpc
+
+from octavo import client, errors
+from octavo.cli.server_address import nobody_at
+from octavo.scheduler.v1 import scheduler_pb2 as pb
+from octavo.scheduler.v1 import scheduler_pb2_grpc as pb_grpc
+
+TIMEOUT_S = 3.0
+FLAG = "--scheduler-addr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One attached worker in numbers."""
+
+    worker_id: str
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_free_blocks: int
+    num_cached_blocks: int
+    num_query_tokens: int
+    num_hit_tokens: int
+    num_steps: int
+    num_preemptions: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    mean_step_ms: float
+    mean_gap_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerState:
+    """What the scheduler says of itself."""
+
+    is_ready: bool
+    reason: str
+    is_draining: bool
+    uptime_s: float
+    model: str
+    max_model_len: int
+    num_unplaced: int
+    is_kvcache_connected: bool
+    gateways: tuple[tuple[str, int], ...]  # (name, open requests)
+    workers: tuple[Worker, ...]
+
+
+async def state(address: str) -> SchedulerState:
+    """Raises CannotAsk if no scheduler answers there."""
+    async with client.channel(address) as channel:
+        stub = pb_grpc.SchedulerServiceStub(channel)
+        try:
+            answer = await stub.GetState(pb.GetStateRequest(), timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise nobody_at(address, errors.from_rpc_error(error).message, FLAG) from None
+    return _state(answer)
+
+
+def _state(answer: pb.GetStateResponse) -> SchedulerState:
+    return SchedulerState(
+        is_ready=answer.serving.ready,
+        reason=answer.serving.reason,
+        is_draining=answer.serving.draining,
+        uptime_s=answer.uptime_s,
+        model=answer.serving.model.name,
+        max_model_len=answer.serving.model.max_model_len,
+        num_unplaced=answer.num_unplaced,
+        is_kvcache_connected=answer.kvcache_connected,
+        gateways=tuple((gateway.gateway_id, gateway.num_requests) for gateway in answer.gateways),
+        workers=tuple(_worker(worker) for worker in answer.workers),
+    )
+
+
+def _worker(worker: pb.WorkerState) -> Worker:
+    return Worker(
+        worker_id=worker.worker_id,
+        num_running=worker.num_running,
+        num_waiting=worker.num_waiting,
+        num_blocks=worker.num_blocks,
+        num_free_blocks=worker.num_free_blocks,
+        num_cached_blocks=worker.num_cached_blocks,
+        num_query_tokens=worker.num_query_tokens,
+        num_hit_tokens=worker.num_hit_tokens,
+        num_steps=worker.num_steps,
+        num_preemptions=worker.num_preemptions,
+        num_prompt_tokens=worker.num_prompt_tokens,
+        num_output_tokens=worker.num_output_tokens,
+        mean_step_ms=worker.mean_step_ms,
+        mean_gap_ms=worker.mean_gap_ms,
+    )

@@ -1,0 +1,98 @@
+"""`octavo serve`: everything on this machine, from one line to one "ready" line, and down again in order."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import octavo
+from octavo import model_files
+from octavo.cli import ports, runtime, serve_flags, serve_plan, serve_ready
+from octavo.cli.log_view import LogView
+from octavo.cli.redis_server import RedisNotFound
+from octavo.cli.serve_plan import Plan, Settings
+from octavo.cli.serve_ready import Phases
+from octavo.cli.supervisor import Supervisor
+
+STOP_GRACE_S = 5.0  # beyond the gateway's own limit, for the services behind it to stop
+
+
+def run(argv: Sequence[str]) -> int:
+    """Check everything that can be checked first; then start, say when ready, and wait for a signal."""
+    settings = serve_plan.load(serve_flags.parse(argv), os.environ)
+    view = LogView(settings.serve.log_format)
+    phases = Phases()
+    with runtime.folder(os.environ) as folder:
+        try:
+            plan = serve_plan.make(settings, folder, os.environ)
+        except RedisNotFound as missing:
+            return _refuse(str(missing))
+        problems = [problem for endpoint in plan.endpoints if (problem := ports.problem(endpoint))]
+        if problems:
+            return _refuse(*problems)
+        try:
+            files = model_files.resolve(settings.gateway.model)
+        except model_files.ModelFilesError as missing:
+            return _refuse(str(missing))
+        phases.done("model")
+        print(banner(settings, files), flush=True)
+        return asyncio.run(_supervise(settings, plan, folder, view, phases))
+
+
+async def _supervise(settings: Settings, plan: Plan, folder: Path, view: LogView, phases: Phases) -> int:
+    limit_s = settings.gateway.drain_timeout_s + STOP_GRACE_S
+
+    def show(name: str, text: str) -> None:
+        if name != serve_plan.REDIS:  # its advice is for those who run it for keeps; its last lines are told if it ends
+            view.line(name, text)
+
+    supervisor = Supervisor(plan.programs, drain_limit_s=limit_s, on_line=show, say=view.say)
+
+    async def announce() -> None:
+        runtime.write_state(folder, _state(plan, supervisor))
+        await serve_ready.wait(plan, phases, view.say)
+        print(ready_line(plan, phases), flush=True)
+
+    return await supervisor.run(announce)
+
+
+def banner(settings: Settings, files: model_files.ModelFiles) -> str:
+    """Version, model, and every setting that is not a default, with where it came from."""
+    workers = f"{settings.serve.num_workers} worker{'s' if settings.serve.num_workers > 1 else ''}"
+    model = f"{files.name} ({files.weights_format}, {files.weights})"
+    lines = [f"octavo {octavo.__version__}  {model}  {workers} on {settings.worker.device}"]
+    owners: dict[tuple[str, str, str], list[str]] = {}
+    for service, given in settings.given.items():
+        for name, (value, origin) in given.items():
+            if service == "serve" or name not in serve_plan.LOGS:
+                owners.setdefault((name, str(value), origin), []).append(service)
+    lines += [
+        f"  {name} = {value}  ({', '.join(services)}; {origin})" for (name, value, origin), services in owners.items()
+    ]
+    return "\n".join(lines)
+
+
+def ready_line(plan: Plan, phases: Phases) -> str:
+    """The one line that says where and how soon."""
+    took = ", ".join(
+        f"{name} {seconds:.1f}" for name, seconds in sorted(phases.seconds.items(), key=lambda item: item[1])
+    )
+    return f"ready after {phases.elapsed_s:.1f} s ({took}): HTTP {plan.http_url}/v1  gRPC {plan.grpc_addr}"
+
+
+def _state(plan: Plan, supervisor: Supervisor) -> runtime.ServeState:
+    return runtime.ServeState(
+        pid=os.getpid(),
+        http_url=plan.http_url,
+        grpc_addr=plan.grpc_addr,
+        scheduler_addr=plan.ready_addrs["scheduler"],
+        kvcache_addr=plan.ready_addrs["kvcache"],
+        pids=supervisor.pids,
+    )
+
+
+def _refuse(*problems: str) -> int:
+    for problem in problems:
+        print(f"octavo serve: {problem}", file=sys.stderr)
+    return 1

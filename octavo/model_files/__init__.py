@@ -1,0 +1,10 @@
+"""Finds a model's files on disk, and fetches and converts them once where needed.
+
+`resolve` takes what people write (nothing, a folder, a GGUF file, a hub id) and returns `ModelFiles`: where the
+weights are, and a folder with Hugging Face style configuration and tokenizer. `fetch` downloads, `convert` turns a
+GGUF's metadata into such a folder (`gguf_config`, `gguf_tokenizer`). Neither torch nor transformers is needed.
+"""
+
+from octavo.model_files.resolve import DEMO_MODEL_NAME, ModelFiles, ModelFilesError, resolve
+
+__all__ = ["DEMO_MODEL_NAME", "ModelFiles", "ModelFilesError", "resolve"]

@@ -1,0 +1,5 @@
+"""The one error of this package: a model that cannot be used, told to whoever starts the process."""
+
+
+class ModelFilesError(Exception):
+    """A model cannot be found, fetched or read; the message names what was tried and what to do."""

@@ -1,0 +1,93 @@
+"""From what a person wrote to a model's files, and what they are told when there is none."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from octavo.model_files import ModelFilesError, resolve
+from tests.octavo.model_files import tiny_gguf
+
+
+def test_a_gguf_becomes_a_hugging_face_folder(tmp_path: Path):
+    weights = tiny_gguf.write_byte_level(tmp_path / "my-model.gguf", pre="gpt2")
+    files = resolve(str(weights), cache_dir=tmp_path / "cache")
+    assert (files.name, files.weights, files.weights_format) == ("my-model", weights, "gguf")
+    assert len(files.tokenizer_digest) == 32
+    config = json.loads((files.config_dir / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    assert (config["vocab_size"], config["num_key_value_heads"], config["head_dim"]) == (259, 2, 8)
+    assert (config["rms_norm_eps"], config["tie_word_embeddings"]) == (1e-5, True)
+    assert json.loads((files.config_dir / "generation_config.json").read_text())["eos_token_id"] == [258]
+    assert (files.config_dir / "chat_template.jinja").read_text() == "{{ messages[0].content }}"
+
+
+def test_a_copy_elsewhere_needs_no_new_conversion(tmp_path: Path):
+    weights = tiny_gguf.write_byte_level(tmp_path / "model.gguf", pre="gpt2")
+    (tmp_path / "elsewhere").mkdir()
+    copy = shutil.copy(weights, tmp_path / "elsewhere" / "model.gguf")
+    os.utime(copy, (1, 1))
+    first, second = (resolve(str(path), cache_dir=tmp_path / "cache") for path in (weights, copy))
+    assert first.config_dir == second.config_dir
+    assert first.tokenizer_digest == second.tokenizer_digest
+
+
+def test_another_file_of_the_same_name_is_converted_anew(tmp_path: Path):
+    path = tmp_path / "model.gguf"
+    first = resolve(str(tiny_gguf.write_byte_level(path, pre="gpt2")), cache_dir=tmp_path / "cache")
+    path.unlink()
+    second = resolve(str(tiny_gguf.write_byte_level(path, pre="smollm")), cache_dir=tmp_path / "cache")
+    assert first.config_dir != second.config_dir
+    assert first.tokenizer_digest != second.tokenizer_digest
+
+
+def test_a_hugging_face_folder_is_taken_as_it_is(tmp_path: Path):
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    files = resolve(str(tmp_path))
+    assert (files.weights, files.config_dir, files.weights_format) == (tmp_path, tmp_path, "safetensors")
+    assert files.name == tmp_path.name
+
+
+def test_a_folder_that_lacks_files_names_them(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelFilesError, match=r"it lacks tokenizer.json, \*.safetensors"):
+        resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize("missing", ["/nowhere/model", "./model", "model.gguf", "a/b/c"])
+def test_a_path_that_is_not_there_is_not_looked_up_in_a_hub(missing: str):
+    with pytest.raises(ModelFilesError, match=r"no model at /.*no hub was asked"):
+        resolve(missing)
+
+
+def test_a_hub_id_without_a_hub_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(
+        ModelFilesError, match=r"the hub at http://127.0.0.1:9 could not be reached; expected were config"
+    ):
+        resolve("octavo-tests/none", cache_dir=tmp_path)
+    with pytest.raises(ModelFilesError, match="no hub was asked"):
+        resolve("octavo-tests/none", cache_dir=tmp_path, allow_fetch=False)
+
+
+def test_what_is_no_gguf_is_refused(tmp_path: Path):
+    (tmp_path / "model.gguf").write_bytes(b"not a model")
+    with pytest.raises(ModelFilesError, match="is not a GGUF file"):
+        resolve(str(tmp_path / "model.gguf"), cache_dir=tmp_path)
+
+
+def test_without_fetching_a_missing_demo_model_says_how_to_get_it(tmp_path: Path):
+    with pytest.raises(ModelFilesError, match="octavo pull"):
+        resolve(None, cache_dir=tmp_path, allow_fetch=False)
+
+
+def test_transformers_reads_the_demo_models_configuration():
+    from transformers import AutoConfig  # noqa: PLC0415 - takes a second
+
+    config = AutoConfig.from_pretrained(resolve(None).config_dir)
+    assert (config.num_hidden_layers, config.num_key_value_heads, config.head_dim) == (30, 3, 64)
+    assert (config.rope_parameters["rope_theta"], config.tie_word_embeddings) == (100000.0, True)
