@@ -1,0 +1,100 @@
+"""The gateway as a process: both public ports, and an orderly end."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import httpx
+
+from octavo import client, logs
+from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from tests.fakes.scheduler import FakeScheduler
+from tests.gateway import tiny_model
+from tests.gateway.stack import running_scheduler, scheduler_address
+
+
+@asynccontextmanager
+async def running_gateway(folder: Path, *flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, int]]:
+    """(process, HTTP port, gRPC port), ready to serve the tiny model."""
+    http_port, grpc_port = _free_port(), _free_port()
+    tiny_model.write(folder, tiny_model.byte_level())
+    (folder / "model.safetensors").touch()
+    ports = (f"--port={http_port}", f"--grpc-port={grpc_port}")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", f"--model={folder}", f"--scheduler-addr={scheduler_address(folder)}",
+        "--served-model-name=tiny", *ports, *flags, env=environ, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with client.channel(f"127.0.0.1:{grpc_port}") as channel:
+            await client.wait_ready(channel, "tiny", log=logs.get(__name__), timeout_s=30)
+        yield process, http_port, grpc_port
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_both_protocols_answer_and_sigterm_drains(tmp_path: Path):
+    scheduler = FakeScheduler()
+    scheduler.step_s = 0.02
+    async with running_scheduler(scheduler, tmp_path), running_gateway(tmp_path) as (process, http_port, grpc_port):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel, httpx.AsyncClient() as http:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            by_http = await http.post(
+                f"http://127.0.0.1:{http_port}/v1/completions", json={"prompt": "ab", "max_tokens": 4}
+            )
+            assert by_http.json()["choices"][0]["text"] == "abab"
+            call = stub.Generate(inference_pb2.GenerateRequest(text="ab", stopping={"max_tokens": 40}))
+            messages = aiter(call)
+            await anext(messages)
+            process.send_signal(signal.SIGTERM)
+            text = "".join([message.chunk.text async for message in messages])
+        assert text == "ab" * 20
+        _, said = await asyncio.wait_for(process.communicate(), timeout=10)
+        assert process.returncode == 0
+    lines = [json.loads(line) for line in said.decode().splitlines() if line.startswith("{")]
+    finished = [line for line in lines if line["event"] == "request_finished"]
+    assert [(line["num_prompt_tokens"], line["num_output_tokens"], line["reason"]) for line in finished] == [
+        (2, 4, "length"),
+        (2, 40, "length"),
+    ]
+    assert all(line["request_id"] and line["ttft_ms"] > 0 for line in finished)
+
+
+async def test_a_model_that_cannot_be_used_ends_the_process_with_a_message(tmp_path: Path):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", f"--model={tmp_path}", stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await asyncio.wait_for(process.communicate(), timeout=30)
+    assert process.returncode == 1
+    assert said.decode().startswith("octavo gateway: the folder")
+    assert "Traceback" not in said.decode()
+
+
+async def test_a_taken_port_ends_the_process_with_a_message(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        tiny_model.write(tmp_path, tiny_model.byte_level())
+        (tmp_path / "model.safetensors").touch()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "gateway", f"--model={tmp_path}", f"--port={port}", f"--grpc-port={_free_port()}",
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, said = await asyncio.wait_for(process.communicate(), timeout=30)
+    assert process.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in said.decode()
+    assert "Traceback" not in said.decode()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
