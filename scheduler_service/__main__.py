@@ -1,0 +1,51 @@
+"""Scheduler: owns requests and decides, step by step, who advances."""
+
+import asyncio
+from contextlib import nullcontext
+
+import grpc
+
+from octavo import config, logs, server, telemetry
+from octavo import metrics as exposition
+from octavo.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
+from octavo.worker.v1.worker_pb2_grpc import add_WorkerLinkServiceServicer_to_server
+from scheduler_service import engine, kvcache_client
+from scheduler_service.config import SchedulerConfig
+from scheduler_service.metrics import EngineCollector, Metrics
+from scheduler_service.reports import Reporter
+from scheduler_service.servicer import SERVICE_NAMES, STATUSES, SchedulerServicer, WorkerLinkServicer
+
+
+async def main() -> None:
+    settings = config.load(SchedulerConfig, "SCHEDULER")
+    logs.configure("scheduler", level=settings.log_level, log_format=settings.log_format)
+    with telemetry.configured("scheduler"):
+        async with (
+            exposition.serve(settings.metrics_port) if settings.metrics_port else nullcontext(),
+            kvcache_client.connected(settings.kvcache_addr) as kvcache,
+            engine.running(
+                kvcache,
+                Reporter(Metrics(exposition.REGISTRY)),
+                limits=settings.scheduling.limits,
+                policy=settings.scheduling.policy,
+                statuses=STATUSES,
+            ) as running,
+        ):
+            exposition.REGISTRY.register(EngineCollector(running.workers))
+
+            def register(grpc_server: grpc.aio.Server) -> None:
+                add_SchedulerServiceServicer_to_server(SchedulerServicer(running), grpc_server)
+                add_WorkerLinkServiceServicer_to_server(WorkerLinkServicer(running), grpc_server)
+
+            await server.serve(
+                settings.listen_addr,
+                register,
+                STATUSES,
+                service_names=SERVICE_NAMES,
+                drain=running.drain_all,
+                drain_timeout_s=settings.drain_timeout_s,
+            )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

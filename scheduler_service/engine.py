@@ -1,0 +1,290 @@
+"""Requests from submit to finish, and the gateways they came from; which worker serves one is the placer's choice."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import grpc
+
+from octavo import errors, logs
+from octavo.errors import Failure, StatusTable
+from scheduler_service import spans
+from scheduler_service.core import rejection
+from scheduler_service.core.plan import Identity, Limits
+from scheduler_service.core.policy import Policy
+from scheduler_service.core.rejection import Rejected
+from scheduler_service.core.request import Request, Status, StopRules
+from scheduler_service.gateway_session import GRACE_S, GatewaySession
+from scheduler_service.kvcache_client import KVCacheClient
+from scheduler_service.placer import Placer
+from scheduler_service.reports import NO_WORKER_AFTER_S, Reporter
+from scheduler_service.serving import Model, ServingState
+from scheduler_service.tickets import Submission, Ticket
+from scheduler_service.workers import Owner, Workers
+
+DRAINING_RETRY_S: Final = 5.0
+
+_log = logs.get(__name__)
+
+
+@asynccontextmanager
+async def running(
+    kvcache: KVCacheClient, reporter: Reporter, *, limits: Limits, policy: Policy, statuses: StatusTable
+) -> AsyncIterator["Engine"]:
+    """An engine that works while the block runs; `statuses` says which failure a refused request gets."""
+    async with asyncio.TaskGroup() as tasks:
+        engine = Engine(kvcache, reporter, limits=limits, policy=policy, statuses=statuses, tasks=tasks)
+        try:
+            yield engine
+        finally:
+            engine.stop()
+
+
+class Engine:
+    """All open requests of this scheduler."""
+
+    def __init__(
+        self,
+        kvcache: KVCacheClient,
+        reporter: Reporter,
+        *,
+        limits: Limits,
+        policy: Policy,
+        statuses: StatusTable,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self.incarnation = secrets.randbits(63)
+        self.started_s = time.monotonic()
+        self.gateways: dict[int, GatewaySession] = {}  # by incarnation
+        self.kvcache = kvcache
+        self._reporter = reporter
+        self._tickets = reporter.tickets
+        self._limits = limits
+        self._statuses = statuses
+        self._is_draining = False
+        owner = Owner(rejected=self._rejected, lost=self._lost, changed=self._workers_changed)
+        self.workers = Workers(
+            kvcache,
+            reporter,
+            owner,
+            limits=limits,
+            policy=policy,
+            scheduler_incarnation=self.incarnation,
+            tasks=tasks,
+        )
+        self._placer = Placer(kvcache, reporter.tickets, lambda: self.workers.open_loops)
+        self._placing = tasks.create_task(self._placer.run(), name="placer")
+
+    @property
+    def num_open_requests(self) -> int:
+        return len(self._tickets)
+
+    @property
+    def num_unplaced(self) -> int:
+        return len(self._placer)
+
+    def submit(self, gateway: GatewaySession, submission: Submission) -> None:
+        """Take a request, or tell the gateway why not. A live one is attached: its missing tokens are sent again."""
+        live = gateway.tickets.get(submission.request_num)
+        if live is not None:
+            gateway.attach_again(live, len(submission.output_token_ids))
+            return
+        refusal = self._refusal(gateway)
+        if refusal is not None:
+            spans.record_refusal(submission.trace_context, refusal.reason, refusal.message)
+            gateway.rejected(submission.request_num, refusal)
+            return
+        ticket = self._open(gateway, submission)
+        if submission.remaining_s is not None:
+            ticket.deadline = self._later(submission.remaining_s, ticket, "DEADLINE_EXCEEDED")
+        if not self.workers.open_loops:
+            self._wait_for_worker(ticket)
+            try:
+                rejection.check_queue(len(self._placer), self._limits)
+            except Rejected as rejected:
+                self._rejected(ticket.request, rejected)
+                return
+        self._placer.add(ticket.request)
+
+    def cancel(self, gateway: GatewaySession, request_num: int, reason: str) -> None:
+        """It is in no later plan; unknown numbers are ignored."""
+        ticket = gateway.tickets.get(request_num)
+        if ticket is not None:
+            _log.info("request_cancelled", request_id=ticket.request_id, reason=reason)
+            self._end(ticket, Status.ABORTED)
+
+    def connect(self, gateway_id: str, incarnation: int, tokenizer_digest: bytes) -> GatewaySession:
+        """A gateway's stream has come; the same incarnation keeps its requests."""
+        gateway = self.gateways.get(incarnation)
+        if gateway is None:
+            gateway = self.gateways[incarnation] = GatewaySession(gateway_id, incarnation, tokenizer_digest)
+        _log.info("gateway_connected", gateway_id=gateway_id, num_requests=len(gateway.tickets))
+        return gateway
+
+    def disconnect(self, gateway: GatewaySession, stream_num: int) -> None:
+        """A gateway's stream was lost; its requests end unless it is back in time."""
+        if gateway.lost(stream_num):
+            _log.info("gateway_lost", gateway_id=gateway.gateway_id, num_requests=len(gateway.tickets))
+            if gateway.grace is not None:
+                gateway.grace.cancel()
+            gateway.grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_up, gateway)
+
+    def serving(self, gateway: GatewaySession | None = None) -> ServingState:
+        """What a gateway, or anybody, is told."""
+        loops = self.workers.open_loops
+        problem = self._problem(gateway)
+        model = None
+        if loops:
+            vocab_size = min(loop.link.hello.vocab_size for loop in loops)
+            longest = min(loop.core.pool.max_model_len for loop in loops)
+            model = Model(name=loops[0].model_name, max_model_len=longest, vocab_size=vocab_size)
+        return ServingState(
+            scheduler_incarnation=self.incarnation,
+            is_ready=not problem,
+            reason=problem,
+            model=model,
+            is_draining=self._is_draining,
+            num_blocks=sum(loop.core.pool.num_blocks - 1 for loop in loops),
+            block_size=loops[0].core.pool.block_size if loops else 0,
+        )
+
+    async def drain(self, limit_s: float | None = None) -> int:
+        """Refuse new requests; return how many are open when none is left or the limit has passed."""
+        self._is_draining = True
+        self._tell_gateways()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._reporter.all_closed()
+        except TimeoutError:
+            pass
+        return self.num_open_requests
+
+    async def drain_all(self) -> None:
+        """Drain without a limit of its own."""
+        await self.drain()
+
+    def stop(self) -> None:
+        """End every task; leave workers, pools and gateways to the next scheduler."""
+        self._placing.cancel()
+        self.workers.stop()
+        for ticket in self._tickets.values():
+            ticket.stop_timers()
+        for gateway in self.gateways.values():
+            if gateway.grace is not None:
+                gateway.grace.cancel()
+
+    def _open(self, gateway: GatewaySession, submission: Submission) -> Ticket:
+        request = Request(
+            identity=Identity(
+                request_id=gateway.request_id(submission.request_num),
+                tenant=submission.tenant,
+                cache_salt=submission.cache_salt,
+                cache_bypass=submission.cache_bypass,
+                trace_context=submission.trace_context,
+            ),
+            token_ids=[*submission.prompt_token_ids, *submission.output_token_ids],
+            num_prompt_tokens=len(submission.prompt_token_ids),
+            rules=StopRules(
+                max_tokens=submission.max_tokens,
+                min_tokens=submission.min_tokens,
+                ignore_eos=submission.ignore_eos,
+                eos_token_ids=submission.eos_token_ids,
+                stop_token_ids=submission.stop_token_ids,
+            ),
+            priority=submission.priority,
+            arrival=time.monotonic(),
+            wants_logprobs=submission.wants_logprobs,
+        )
+        ticket = Ticket(
+            request=request,
+            submission=submission,
+            listener=gateway,
+            trace=spans.trace_of(submission.trace_context),
+        )
+        ticket.waits()
+        gateway.attach(ticket)
+        self._reporter.opened(ticket)
+        return ticket
+
+    def _refusal(self, gateway: GatewaySession) -> Failure | None:
+        if self._is_draining:
+            message = "this scheduler is shutting down and takes no new requests; try again"
+            code, reason = grpc.StatusCode.UNAVAILABLE, "SERVER_DRAINING"
+            return Failure(code=code, reason=reason, message=message, retry_after_s=DRAINING_RETRY_S)
+        if self._has_other_tokenizer(gateway):
+            message = self._problem(gateway)
+            return Failure(code=grpc.StatusCode.FAILED_PRECONDITION, reason="TOKENIZER_MISMATCH", message=message)
+        return None
+
+    def _problem(self, gateway: GatewaySession | None) -> str:
+        """Why requests cannot be served; empty when they can."""
+        if self._is_draining:
+            return "draining"
+        if gateway is not None and self._has_other_tokenizer(gateway):
+            return f"tokenizer_digest of gateway {gateway.gateway_id} differs from that of the attached workers"
+        if self.workers.open_loops:
+            return ""
+        return "waiting for the KV cache service" if self.workers.loops else "no worker is attached"
+
+    def _has_other_tokenizer(self, gateway: GatewaySession) -> bool:
+        digests = {loop.link.hello.fingerprint.tokenizer_digest for loop in self.workers.loops}
+        return bool(gateway.tokenizer_digest) and bool(digests) and gateway.tokenizer_digest not in digests
+
+    def _end(self, ticket: Ticket, status: Status, detail: str = "") -> None:
+        """End a request wherever it is."""
+        if ticket.worker_id is not None:
+            self.workers.get(ticket.worker_id).end(ticket.request_id, status, detail)
+            return
+        ticket.request.enter(status)
+        ticket.request.finish_detail = detail
+        self._reporter.finished([ticket.request], None)
+
+    def _rejected(self, request: Request, why: Rejected) -> None:
+        failure = errors.from_exception(why, self._statuses)
+        assert failure is not None, f"{type(why).__name__} has no status"
+        if not request.is_finished:
+            request.enter(Status.REJECTED)
+        self._reporter.rejected(request, failure)
+
+    def _lost(self, requests: Sequence[Request]) -> None:
+        """A worker is gone: its requests are placed again, with what they have."""
+        for request in requests:
+            ticket = self._tickets[request.request_id]
+            ticket.worker_id = None
+            if request.status is Status.PREEMPTED:
+                ticket.is_preempted("worker_lost", request.num_known_tokens)
+            self._wait_for_worker(ticket)
+        self._placer.put_back(requests)
+
+    def _workers_changed(self) -> None:
+        self._placer.look_again()
+        self._tell_gateways()
+
+    def _tell_gateways(self) -> None:
+        for gateway in self.gateways.values():
+            if gateway.is_connected:
+                gateway.serving(self.serving(gateway))
+
+    def _give_up(self, gateway: GatewaySession) -> None:
+        """The grace time is over: what nobody has claimed is no longer wanted."""
+        for ticket in gateway.unclaimed:
+            self._end(ticket, Status.ABORTED)
+        if not gateway.is_connected:
+            self.gateways.pop(gateway.incarnation, None)
+
+    def _wait_for_worker(self, ticket: Ticket) -> None:
+        ticket.request.waited_for = "loading"
+        if ticket.no_worker is None:
+            ticket.no_worker = self._later(NO_WORKER_AFTER_S, ticket, "NO_WORKER")
+
+    def _later(self, delay_s: float, ticket: Ticket, detail: str) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(max(0.0, delay_s), self._out_of_time, ticket, detail)
+
+    def _out_of_time(self, ticket: Ticket, detail: str) -> None:
+        if detail == "NO_WORKER" and self.workers.loops:  # one is attached and only waits for its pool
+            ticket.no_worker = self._later(NO_WORKER_AFTER_S, ticket, detail)
+            return
+        self._end(ticket, Status.ERROR, detail)

@@ -1,0 +1,207 @@
+"""The one PlanStep stream to the KV cache service, and the few calls beside it.
+
+A plan is kept until it is answered and sent again byte for byte on a new stream; answers are matched by (pool, step).
+What it cannot do is decide that a pool must be opened again: it raises PoolLost and the worker's loop does that.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from octavo import client, errors, logs
+from octavo.kvcache.v1 import kvcache_pb2 as pb
+from octavo.kvcache.v1 import kvcache_pb2_grpc
+from scheduler_service import kvcache_wire
+from scheduler_service.core.plan import DeclaredTable, Grants, Identity, Plan
+from scheduler_service.worker_hello import Hello
+
+ANSWER_TIMEOUT_S: Final = 1.0  # of one plan; then it is sent again on a new stream
+MAX_TRIES: Final = 2
+CALL_TIMEOUT_S: Final = 2.0  # of OpenPool, ClosePool and Match
+
+_log = logs.get(__name__)
+
+
+class PoolLost(Exception):
+    """The pool is not as the scheduler left it, or nobody answers; open it with declared tables and plan anew."""
+
+
+class PoolRefused(Exception):
+    """This worker can have no pool, whatever is tried."""
+
+
+_Key = tuple[str, int]  # pool and incarnation: a pool has one plan at a time
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A plan that was not answered yet."""
+
+    request: pb.PlanStepRequest
+    answer: "asyncio.Future[pb.PlanStepResponse]"
+
+
+@asynccontextmanager
+async def connected(target: str) -> AsyncIterator["KVCacheClient"]:
+    """A client that keeps its stream up while the block runs; the service need not be there yet."""
+    async with client.channel(target) as channel, asyncio.TaskGroup() as tasks:
+        made = KVCacheClient(channel)
+        keeper = tasks.create_task(made.keep_connected(), name="kvcache-stream")
+        try:
+            yield made
+        finally:
+            keeper.cancel()
+
+
+class KVCacheClient:
+    """Asks for all pools of this scheduler."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = kvcache_pb2_grpc.KVCacheServiceStub(channel)
+        self._asked: dict[_Key, _Asked] = {}
+        self._incarnations: dict[_Key, int] = {}  # of the service, when it opened the pool
+        self._outbox: asyncio.Queue[pb.PlanStepRequest] = asyncio.Queue()
+        self._is_wanted = asyncio.Event()  # somebody has asked since the stream was lost
+        self._call: Any = None
+        self.is_connected = False
+
+    async def open_pool(self, hello: Hello, tables: Iterable[DeclaredTable]) -> None:
+        """Open a worker's pool, or open it again, with the tables in use.
+
+        Raises PoolLost when the service is away, PoolRefused when it will not have it.
+        """
+        request = kvcache_wire.open_pool(hello, tables)
+        try:
+            response = await self._stub.OpenPool(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            failure = errors.from_rpc_error(error)
+            self.is_connected = False
+            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                raise PoolRefused(f"{failure.reason}: {failure.message}") from None
+            raise PoolLost(failure.message) from None
+        self.is_connected = True
+        self._incarnations[_key(hello)] = response.kvcache_incarnation
+
+    async def close_pool(self, hello: Hello) -> bool:
+        """That worker incarnation is over; false when the service could not be told."""
+        self._incarnations.pop(_key(hello), None)
+        request = pb.ClosePoolRequest(pool_id=hello.worker_id, incarnation=hello.incarnation)
+        try:
+            await self._stub.ClosePool(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            _log.warning("pool_not_closed", pool_id=hello.worker_id, problem=errors.from_rpc_error(error).message)
+            return False
+        return True
+
+    async def match(self, prompts: Iterable[tuple[Iterable[int], Identity]]) -> list[dict[str, int]]:
+        """Per prompt, how many of its tokens each pool holds; nothing known when the service is away."""
+        request = kvcache_wire.match(prompts)
+        try:
+            return kvcache_wire.matches(await self._stub.Match(request, timeout=ANSWER_TIMEOUT_S))
+        except grpc.aio.AioRpcError as error:
+            _log.warning("match_failed", problem=errors.from_rpc_error(error).message)
+            return [{} for _ in request.queries]
+
+    async def plan(self, hello: Hello, plan: Plan) -> Grants:
+        """What a plan got. Raises PoolLost when the pool must be opened again."""
+        key = _key(hello)
+        request = kvcache_wire.plan(plan, hello)
+        asked = _Asked(request, asyncio.get_running_loop().create_future())
+        self._asked[key] = asked
+        try:
+            response = await self._answer(asked)
+        finally:
+            del self._asked[key]
+        if response.kvcache_incarnation != self._incarnations.get(key):
+            raise PoolLost("the KV cache service was restarted")
+        if response.HasField("refusal"):
+            refusal = response.refusal
+            assert refusal.reason != "BAD_PLAN", f"plan {plan.step} of {hello.worker_id}: {refusal.message}"
+            raise PoolLost(f"{refusal.reason}: {refusal.message}")
+        return kvcache_wire.grants(response.grants)
+
+    async def _answer(self, asked: _Asked) -> pb.PlanStepResponse:
+        self._is_wanted.set()
+        self._outbox.put_nowait(asked.request)
+        for _ in range(MAX_TRIES):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    return await asyncio.shield(asked.answer)
+            _log.warning("plan_not_answered", pool_id=asked.request.pool_id, step=asked.request.step)
+            self._drop_stream()
+        self.is_connected = False
+        raise PoolLost(f"no answer to plan {asked.request.step} within {MAX_TRIES * ANSWER_TIMEOUT_S:g} s")
+
+    def _drop_stream(self) -> None:
+        """Begin a new stream, which sends again what is not answered."""
+        self._is_wanted.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    async def keep_connected(self) -> None:
+        """One stream after the other, for ever; a new one only when somebody asks."""
+        while True:
+            await self._is_wanted.wait()
+            self._is_wanted.clear()
+            self._outbox = asyncio.Queue()
+            for asked in self._asked.values():
+                self._outbox.put_nowait(asked.request)
+            started_s = time.monotonic()
+            problem = await self._run_stream(self._outbox)
+            self.is_connected = False
+            _log.info("plan_stream_lost", problem=problem, num_unanswered=len(self._asked))
+            if self._asked:
+                self._is_wanted.set()
+            if time.monotonic() - started_s < client.RETRY_SCHEDULE_S[1]:
+                await asyncio.sleep(client.RETRY_SCHEDULE_S[1])  # a service that is away is not dialled in a tight loop
+
+    async def _run_stream(self, outbox: asyncio.Queue[pb.PlanStepRequest]) -> str:
+        """One stream from its first request to its loss; what ended it."""
+        self._call = call = self._stub.PlanStep()
+        async with asyncio.TaskGroup() as tasks:
+            writer = tasks.create_task(_write(call, outbox), name="kvcache-stream-writer")
+            try:
+                async for response in call:
+                    self._take(response)
+                return "it ended the stream"
+            except grpc.aio.AioRpcError as error:
+                return errors.from_rpc_error(error).message
+            except asyncio.CancelledError:
+                if call.cancelled() and not _is_task_cancelled():
+                    return "a plan was not answered in time"
+                raise
+            finally:
+                self._call = None
+                call.cancel()
+                writer.cancel()
+
+    def _take(self, response: pb.PlanStepResponse) -> None:
+        """Hand an answer to whoever waits for exactly this plan; late and double ones are dropped."""
+        self.is_connected = True
+        asked = self._asked.get((response.pool_id, response.incarnation))
+        if asked is None or asked.answer.done():
+            return
+        if (response.session, response.step) == (asked.request.session, asked.request.step):
+            asked.answer.set_result(response)
+
+
+async def _write(call: Any, outbox: asyncio.Queue[pb.PlanStepRequest]) -> None:
+    """The only writer of a stream. A failed write is left to the reader, which learns why."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await outbox.get())
+
+
+def _is_task_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _key(hello: Hello) -> _Key:
+    return (hello.worker_id, hello.incarnation)

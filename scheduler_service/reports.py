@@ -1,0 +1,227 @@
+"""Tells everybody who is concerned what the cores decided: gateways their events, metrics their numbers, traces their
+spans. Decides nothing."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from octavo import logs, telemetry
+from octavo.errors import Failure
+from octavo.telemetry import Span
+from scheduler_service import spans
+from scheduler_service.core.arrival import MAX_FAULTS
+from scheduler_service.core.flight import SentStep
+from scheduler_service.core.outcome import Output
+from scheduler_service.core.request import Request, Status
+from scheduler_service.core.scheduler import Scheduler
+from scheduler_service.metrics import FINISHED_REASONS, Metrics
+from scheduler_service.tickets import Ending, StepFacts, Ticket
+
+NO_WORKER_AFTER_S: Final = 30.0
+NO_WORKER_RETRY_S: Final = 5.0
+
+_log = logs.get(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """A sent step, until its result is in."""
+
+    sent: SentStep
+    sent_ns: int
+    num_prefill_tokens: int
+    num_decode_seqs: int
+    traced: list[Ticket]
+    span: Span | None
+
+    @property
+    def trace_context(self) -> bytes:
+        context = spans.context_of(self.span)
+        return telemetry.context_to_bytes(context) if context is not None else b""
+
+    @property
+    def num_batch_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.sent.rows)
+
+    def facts(self, done_ns: int, budget: int) -> StepFacts:
+        return StepFacts(
+            seq=self.sent.seq,
+            sent_ns=self.sent_ns,
+            done_ns=done_ns,
+            num_prefill_tokens=self.num_prefill_tokens,
+            num_decode_seqs=self.num_decode_seqs,
+            num_batch_tokens=self.num_batch_tokens,
+            budget=budget,
+            context=spans.context_of(self.span),
+        )
+
+
+class Reporter:
+    """Owns the tickets of all open requests."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.tickets: dict[str, Ticket] = {}
+        self.metrics = metrics
+        self._num_traced = 0
+        self._closing = asyncio.Event()  # set whenever a request ends
+
+    async def all_closed(self) -> None:
+        """Return when no request is open."""
+        while self.tickets:
+            self._closing.clear()
+            await self._closing.wait()
+
+    def opened(self, ticket: Ticket) -> None:
+        self.tickets[ticket.request_id] = ticket
+        self._num_traced += ticket.trace is not None
+
+    def sent(self, sent: SentStep) -> StepRecord:
+        """A step is on its way; its span is made only if somebody's trace wants it."""
+        decodes = [row for row in sent.rows if row.num_tokens == 1]
+        traced: list[Ticket] = []
+        if self._num_traced:
+            tickets = (self.tickets.get(row.request.request_id) for row in sent.rows)
+            traced = [ticket for ticket in tickets if ticket is not None and ticket.trace is not None]
+        return StepRecord(
+            sent=sent,
+            sent_ns=time.monotonic_ns(),
+            num_prefill_tokens=sum(row.num_tokens for row in sent.rows if row.num_tokens > 1),
+            num_decode_seqs=len(decodes),
+            traced=traced,
+            span=spans.start_step(traced),
+        )
+
+    def answered(self, record: StepRecord, core: Scheduler) -> None:
+        """A step came back: the traces of its requests get what it was made of."""
+        if not record.traced:
+            return
+        facts = record.facts(time.monotonic_ns(), core.limits.max_num_batched_tokens)
+        num_tokens = {row.request.request_id: row.num_tokens for row in record.sent.rows}
+        for ticket in record.traced:
+            assert ticket.trace is not None
+            if ticket.first_token_ns is None or num_tokens[ticket.request_id] > 1:
+                ticket.trace.chunks.append((facts, num_tokens[ticket.request_id]))
+            else:
+                ticket.trace.decodes.append(facts)
+        if record.span is not None:
+            spans.end_step(record.span, facts, running=core.running, num_waiting=core.num_waiting)
+
+    def admitted(self, requests: Iterable[Request], labels: tuple[str, str]) -> None:
+        for request in requests:
+            ticket = self.tickets[request.request_id]
+            if ticket.is_scheduled():
+                assert ticket.admitted_ns is not None
+                self.metrics.queue.labels(*labels).observe((ticket.admitted_ns - ticket.submitted_ns) / 1e9)
+                ticket.listener.admitted(ticket)
+
+    def preempted(self, requests: Iterable[Request], reason: str) -> None:
+        for request in requests:
+            _log.info("request_preempted", request_id=request.request_id, reason=reason,
+                      num_known_tokens=request.num_known_tokens)  # fmt: skip
+            self.tickets[request.request_id].is_preempted(reason, request.num_known_tokens)
+
+    def tokens(self, outputs: Iterable[Output], logprobs: Iterable[bytes], labels: tuple[str, str]) -> None:
+        """New tokens; `logprobs` holds one entry for each sampled token of the rows that asked."""
+        positions = iter(logprobs)
+        now_ns = time.monotonic_ns()
+        for output in outputs:
+            its_own = [next(positions)] if output.request.wants_logprobs else []
+            ticket = self.tickets.get(output.request.request_id)
+            if ticket is None or not output.token_ids:
+                continue
+            if ticket.has_tokens(now_ns):
+                self._first_token(ticket, labels)
+            ticket.logprobs += its_own
+            ticket.listener.tokens(ticket, output.token_ids, its_own)
+
+    def _first_token(self, ticket: Ticket, labels: tuple[str, str]) -> None:
+        assert ticket.admitted_ns is not None
+        assert ticket.first_token_ns is not None
+        self.metrics.ttft.labels(*labels).observe((ticket.first_token_ns - ticket.submitted_ns) / 1e9)
+        self.metrics.prefill.labels(*labels).observe((ticket.first_token_ns - ticket.admitted_ns) / 1e9)
+        self.metrics.prompt_tokens.labels(*labels).inc(ticket.request.num_prompt_tokens)
+
+    def finished(self, requests: Iterable[Request], labels: tuple[str, str] | None) -> None:
+        """Requests that have ended; `labels` of the worker that served them, if one did."""
+        for request in requests:
+            ticket = self.tickets.pop(request.request_id)
+            ending = _ending(ticket)
+            self._closed(ticket, ending)
+            if labels is not None:
+                self.metrics.success.labels(*labels, FINISHED_REASONS[ending.reason]).inc()
+                if ticket.first_token_ns is not None:
+                    lived_ns = time.monotonic_ns() - ticket.first_token_ns
+                    self.metrics.decode.labels(*labels).observe(lived_ns / 1e9)
+            ticket.listener.finished(ticket, ending)
+
+    def rejected(self, request: Request, failure: Failure) -> None:
+        """A request that was not taken."""
+        ticket = self.tickets.pop(request.request_id)
+        self._closing.set()
+        ticket.stop_timers()
+        self._num_traced -= ticket.trace is not None
+        spans.record_refusal(ticket.submission.trace_context, failure.reason, failure.message)
+        ticket.listener.rejected(ticket.request_num, failure)
+
+    def _closed(self, ticket: Ticket, ending: Ending) -> None:
+        self._closing.set()
+        ticket.stop_timers()
+        self._num_traced -= ticket.trace is not None
+        spans.record_request(ticket, ending)
+        request = ticket.request
+        _log.debug(
+            "request_finished",
+            request_id=request.request_id,
+            client_request_id=ticket.submission.client_request_id,
+            reason=ending.reason,
+            failure=ending.failure.reason if ending.failure is not None else None,
+            num_prompt_tokens=request.num_prompt_tokens,
+            num_cached_tokens=request.num_cached_tokens,
+            num_output_tokens=request.num_output_tokens,
+            num_preemptions=request.num_preemptions,
+        )
+
+
+def _ending(ticket: Ticket) -> Ending:
+    request = ticket.request
+    match request.status:
+        case Status.STOPPED:
+            return Ending(reason="stop")
+        case Status.LENGTH:
+            return Ending(reason="length", detail=request.finish_detail)
+        case Status.ABORTED:
+            return Ending(reason="cancelled")
+        case Status.ERROR:
+            return Ending(reason="error", failure=_failure(ticket))
+        case status:
+            raise AssertionError(f"{request.request_id} is reported as finished, but it is {status}")
+
+
+def _failure(ticket: Ticket) -> Failure:
+    request = ticket.request
+    waited_s = (time.monotonic_ns() - ticket.submitted_ns) / 1e9
+    figures = {"elapsed_s": f"{waited_s:.1f}", "output_tokens": str(request.num_output_tokens)}
+    code = grpc.StatusCode
+    match request.finish_detail:
+        case "DEADLINE_EXCEEDED" as reason:
+            state = "while it waited" if ticket.admitted_ns is None else "while it ran"
+            message = f"its deadline passed {state}, after {waited_s:.1f} s and {request.num_output_tokens} tokens"
+            return Failure(code=code.DEADLINE_EXCEEDED, reason=reason, message=message, metadata=figures)
+        case "NO_WORKER" as reason:
+            message = f"no worker has been attached for {NO_WORKER_AFTER_S:g} s; try again when one is back"
+            return Failure(
+                code=code.UNAVAILABLE,
+                reason=reason,
+                message=message,
+                metadata=figures,
+                retry_after_s=NO_WORKER_RETRY_S,
+            )
+        case "POISONED" as reason:
+            message = f"it was in {MAX_FAULTS} failed steps or worker deaths in a row; it will not be tried again"
+            return Failure(code=code.INTERNAL, reason=reason, message=message, metadata={"faults": str(MAX_FAULTS)})
+        case detail:
+            raise AssertionError(f"{request.request_id} failed for an unknown reason {detail!r}")

@@ -1,0 +1,166 @@
+"""What the shell keeps of a request beside the core's state: who asked, how it samples, and what happened when."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from octavo.errors import Failure
+from octavo.telemetry import SpanContext
+from scheduler_service.core.request import Request
+
+
+class Listener(Protocol):
+    """Where the events of a gateway's requests go: a connected gateway's outbox, or nobody's."""
+
+    def admitted(self, ticket: "Ticket") -> None: ...
+
+    def tokens(self, ticket: "Ticket", token_ids: Sequence[int], logprobs: Sequence[bytes]) -> None: ...
+
+    def finished(self, ticket: "Ticket", ending: "Ending") -> None: ...
+
+    def rejected(self, request_num: int, failure: Failure) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a request ended."""
+
+    reason: str  # "stop", "length", "cancelled" or "error": vLLM's finished_reason where it has one
+    failure: Failure | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request as a gateway hands it in."""
+
+    request_num: int
+    client_request_id: str
+    tenant: str
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    sampling: bytes  # serialized SamplingParams, handed on unread
+    stopping: bytes  # serialized StoppingParams; what the core needs of it is in the fields below
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    eos_token_ids: frozenset[int]
+    stop_token_ids: frozenset[int]
+    wants_logprobs: bool
+    priority: int
+    remaining_s: float | None
+    cache_salt: str
+    cache_bypass: bool
+    trace_context: bytes
+
+
+@dataclass(slots=True)
+class Wait:
+    """A time in the queue."""
+
+    start_ns: int
+    reason: str = ""  # "preempted", or empty for the first
+    depth: int = 0
+    tokens_ahead: int = 0
+    end_ns: int | None = None
+    waited_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What a step was made of, so that a request's own trace can tell why it was slow."""
+
+    seq: int
+    sent_ns: int
+    done_ns: int
+    num_prefill_tokens: int
+    num_decode_seqs: int
+    num_batch_tokens: int
+    budget: int
+    context: SpanContext | None
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a sampled request's spans are made from when it ends."""
+
+    parent: SpanContext
+    waits: list[Wait] = field(default_factory=list)
+    chunks: list[tuple[StepFacts, int]] = field(default_factory=list)  # step, tokens
+    decodes: list[StepFacts] = field(default_factory=list)
+    events: list[tuple[str, int, dict[str, int | str]]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Ticket:
+    """One open request."""
+
+    request: Request
+    submission: Submission
+    listener: Listener
+    trace: Trace | None  # None: not sampled
+    submitted_ns: int = field(default_factory=time.monotonic_ns)
+    worker_id: str | None = None  # where it is placed
+    admitted_ns: int | None = None
+    first_token_ns: int | None = None
+    last_token_ns: int | None = None
+    token_gaps_ns: list[int] = field(default_factory=list)  # of sampled requests
+    deadline: asyncio.TimerHandle | None = None
+    no_worker: asyncio.TimerHandle | None = None  # runs while no worker is attached
+    logprobs: list[bytes] = field(default_factory=list)  # of all its tokens, for a gateway that comes back
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def request_num(self) -> int:
+        return self.submission.request_num
+
+    def waits(self, reason: str = "") -> None:
+        """It begins to wait for a place in a step."""
+        if self.trace is not None:
+            self.trace.waits.append(Wait(time.monotonic_ns(), reason))
+
+    def is_queued(self, *, depth: int, tokens_ahead: int) -> None:
+        """It waits on a worker, behind so many."""
+        if self.trace is not None:
+            self.trace.waits[-1].depth = depth
+            self.trace.waits[-1].tokens_ahead = tokens_ahead
+
+    def is_scheduled(self) -> bool:
+        """It is let in; whether for the first time."""
+        now_ns = time.monotonic_ns()
+        is_first = self.admitted_ns is None
+        if is_first:
+            self.admitted_ns = now_ns
+        if self.trace is not None:
+            wait = self.trace.waits[-1]
+            wait.end_ns, wait.waited_for = now_ns, self.request.waited_for
+            self.trace.events += [] if is_first else [("resumed", now_ns, {})]
+        return is_first
+
+    def is_preempted(self, reason: str, num_tokens: int) -> None:
+        """It lost its blocks and waits again."""
+        if self.trace is not None:
+            attributes: dict[str, int | str] = {"octavo.reason": reason, "octavo.tokens_to_recompute": num_tokens}
+            self.trace.events.append(("preempted", time.monotonic_ns(), attributes))
+            self.waits("preempted")
+
+    def has_tokens(self, now_ns: int) -> bool:
+        """New tokens came; whether they are the first."""
+        is_first = self.first_token_ns is None
+        if is_first:
+            self.first_token_ns = now_ns
+        elif self.trace is not None and self.last_token_ns is not None:
+            self.token_gaps_ns.append(now_ns - self.last_token_ns)
+        self.last_token_ns = now_ns
+        return is_first
+
+    def stop_timers(self) -> None:
+        for timer in (self.deadline, self.no_worker):
+            if timer is not None:
+                timer.cancel()
+        self.deadline = self.no_worker = None

@@ -1,0 +1,91 @@
+"""The stream to one worker incarnation: steps down, kept until their results are taken, and its signs of life.
+
+Streams may be lost and come back; the steps that a new stream missed are sent again byte for byte. What is in a step,
+and whether a silent worker is dead, is decided elsewhere.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from octavo.worker.v1 import worker_pb2 as pb
+from scheduler_service import worker_wire
+from scheduler_service.core.plan import Step
+from scheduler_service.streams import Outbox
+from scheduler_service.tickets import Ticket
+from scheduler_service.worker_hello import Hello
+
+SILENCE_S: Final = 3.0  # of a worker, after which its incarnation is over; it beats every 0.5 s
+
+Stream = Outbox[pb.ConnectResponse]
+
+
+class WorkerLink:
+    """One incarnation of one worker."""
+
+    def __init__(self, hello: Hello, *, scheduler_incarnation: int) -> None:
+        self.hello = hello
+        self._heard = asyncio.Event()
+        self._scheduler_incarnation = scheduler_incarnation
+        self._kept: deque[tuple[int, pb.ConnectResponse]] = deque()  # seq, step: not answered yet
+        self._stream = Stream()
+
+    def begin(self, *, is_new_here: bool) -> Stream:
+        """The stream of the first hello. A worker that has worked for another scheduler forgets its requests."""
+        self._welcome(acked_seq=self.hello.last_executed_seq)
+        if is_new_here:
+            self._stream.put(pb.ConnectResponse(reset=pb.Reset()))
+        return self._stream
+
+    def resume(self, hello: Hello, *, acked_seq: int) -> Stream:
+        """The stream of a later hello of the same incarnation, beginning with the steps it has not run."""
+        self._stream.close()
+        self.hello = hello
+        self._stream = Stream()
+        self._welcome(acked_seq=acked_seq)
+        for seq, message in self._kept:
+            if seq > hello.last_executed_seq:
+                self._stream.put(message)
+        return self._stream
+
+    def heard(self) -> None:
+        """Anything that comes from the worker is a sign of life."""
+        self._heard.set()
+
+    async def silence(self) -> str:
+        """Return when nothing has been heard of the worker for too long, whether or not it has a stream."""
+        while True:
+            self._heard.clear()
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    await self._heard.wait()
+            except TimeoutError:
+                return f"nothing was heard of the worker for {SILENCE_S:g} s"
+
+    def send(self, step: Step, tickets: Mapping[str, Ticket], *, trace_context: bytes) -> None:
+        message = pb.ConnectResponse(
+            step=worker_wire.step(step, session=self.hello.session, tickets=tickets, trace_context=trace_context)
+        )
+        self._kept.append((step.seq, message))
+        self._stream.put(message)
+
+    def taken(self, seq: int) -> None:
+        """Results up to `seq` have arrived; their steps need not be kept."""
+        while self._kept and self._kept[0][0] <= seq:
+            self._kept.popleft()
+
+    def close(self, reason: str) -> None:
+        """Tell the worker that this incarnation is over."""
+        self._stream.put(closed(reason))
+        self._stream.close()
+
+    def _welcome(self, *, acked_seq: int) -> None:
+        self.heard()
+        welcome = pb.Welcome(scheduler_incarnation=self._scheduler_incarnation, acked_seq=acked_seq)
+        self._stream.put(pb.ConnectResponse(welcome=welcome))
+
+
+def closed(reason: str) -> pb.ConnectResponse:
+    """Says that an incarnation is over."""
+    return pb.ConnectResponse(close=pb.Close(reason=reason))

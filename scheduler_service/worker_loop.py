@@ -1,0 +1,254 @@
+"""Plan, ask, settle, send: the loop of one attached worker, one step ahead of it.
+
+Whatever arrives while a plan is being settled waits in the inbox; the core is only touched between plans. Which
+requests come here, and what becomes of them when the worker is gone, is the engine's.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from octavo import logs
+from octavo.client import RETRY_SCHEDULE_S
+from scheduler_service.core.outcome import Settlement
+from scheduler_service.core.plan import Grants, Limits, Plan, Pool, StepStatus
+from scheduler_service.core.policy import Policy
+from scheduler_service.core.rejection import Rejected
+from scheduler_service.core.request import Request, Status
+from scheduler_service.core.scheduler import Scheduler
+from scheduler_service.kvcache_client import KVCacheClient, PoolLost, PoolRefused
+from scheduler_service.reports import Reporter, StepRecord
+from scheduler_service.worker_hello import Hello
+from scheduler_service.worker_link import WorkerLink
+from scheduler_service.worker_wire import Result
+
+NUM_RECENT_STEPS: Final = 100  # that GetState's means are taken over
+
+_log = logs.get(__name__)
+
+
+class WorkerLoop:
+    """One worker incarnation, from its first hello until it is over."""
+
+    def __init__(
+        self,
+        link: WorkerLink,
+        *,
+        kvcache: KVCacheClient,
+        reporter: Reporter,
+        limits: Limits,
+        policy: Policy,
+        on_rejected: Callable[[Request, Rejected], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        hello = link.hello
+        self.link = link
+        self.core = Scheduler(
+            pool=Pool(
+                num_blocks=hello.num_blocks,
+                block_size=hello.fingerprint.block_size,
+                max_model_len=max_model_len(hello, limits),
+            ),
+            limits=limits,
+            policy=policy,
+            first_seq=hello.last_executed_seq + 1,
+        )
+        self.is_open = False  # its pool was opened: requests may be placed here
+        self.recent_step_us: deque[int] = deque(maxlen=NUM_RECENT_STEPS)
+        self.recent_gap_us: deque[int] = deque(maxlen=NUM_RECENT_STEPS)
+        self._kvcache = kvcache
+        self._reporter = reporter
+        self._on_rejected = on_rejected
+        self._on_change = on_change
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._num_inbox_tokens = self._num_inbox_requests = 0  # submitted, not yet taken
+        self._wake = asyncio.Event()
+        self._is_pool_ready = False
+        self._num_open_tries = 0
+        self._may_open = True
+        self._records: dict[int, StepRecord] = {}  # by seq: sent and not answered
+
+    @property
+    def worker_id(self) -> str:
+        return self.link.hello.worker_id
+
+    @property
+    def model_name(self) -> str:
+        return self.link.hello.model_name
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        return (self.model_name, self.worker_id)
+
+    @property
+    def num_queued_tokens(self) -> int:
+        """Tokens to compute here before a newcomer's, those in the inbox included."""
+        return self.core.num_queued_tokens + self._num_inbox_tokens
+
+    @property
+    def num_requests(self) -> int:
+        return self.core.num_requests + self._num_inbox_requests
+
+    def submit(self, request: Request, *, at_front: bool) -> None:
+        self._num_inbox_tokens += request.num_known_tokens
+        self._num_inbox_requests += 1
+        self._post(partial(self._submit, request, at_front=at_front))
+
+    def end(self, request_id: str, status: Status, detail: str = "") -> None:
+        """Cancel a request, or fail it."""
+        self._post(partial(self._end, request_id, status, detail))
+
+    def result(self, result: Result) -> None:
+        self._post(partial(self._take, result))
+
+    def session_changed(self) -> None:
+        """The worker came back under a new session: its pool is opened again for it."""
+        self._post(self._reopen)
+
+    def stop(self) -> tuple[list[Request], list[Request]]:
+        """The incarnation is over: take what had arrived, then give up (its requests, in order; the poisoned)."""
+        self.core.abandon()
+        while self._inbox:
+            self._inbox.popleft()()
+        return self.core.worker_lost()
+
+    async def run(self) -> str:
+        """Serve the worker until its incarnation is over; why it is."""
+        async with asyncio.TaskGroup() as tasks:
+            planner = tasks.create_task(self._serve(), name=f"plan-{self.worker_id}")
+            silence = tasks.create_task(self.link.silence(), name=f"silence-{self.worker_id}")
+            done, _ = await asyncio.wait([planner, silence], return_when=asyncio.FIRST_COMPLETED)
+            planner.cancel()
+            silence.cancel()
+        return next(iter(done)).result()
+
+    async def _serve(self) -> str:
+        """Plan whenever there is something to plan; return why this worker can have no pool."""
+        try:
+            while True:
+                await self._advance()
+                await self._wake.wait()
+                self._wake.clear()
+        except PoolRefused as refused:
+            return str(refused)
+
+    def _post(self, change: Callable[[], None]) -> None:
+        self._inbox.append(change)
+        self._wake.set()
+
+    async def _advance(self) -> None:
+        """Go on until neither the core nor the inbox has anything left to do."""
+        while True:
+            while self._inbox:
+                self._inbox.popleft()()
+            if not self._is_pool_ready and self._may_open:
+                await self._open()
+                continue
+            plan = self.core.schedule(is_kv_ready=self._is_pool_ready)
+            if plan is None:
+                return
+            if not plan.needs_answer:
+                self._settle(None)
+            elif (grants := await self._ask(plan)) is not None:
+                self._settle(grants)
+
+    async def _ask(self, plan: Plan) -> Grants | None:
+        """What the KV cache service grants; None, with the plan abandoned, when the pool is lost."""
+        try:
+            return await self._kvcache.plan(self.link.hello, plan)
+        except PoolLost as lost:
+            _log.warning("pool_lost", worker_id=self.worker_id, step=plan.step, problem=str(lost))
+            self.core.abandon()
+            self._reopen()
+            return None
+
+    def _reopen(self) -> None:
+        self._is_pool_ready = False
+        self._may_open = True
+        self._wake.set()
+
+    async def _open(self) -> None:
+        """Open the pool with the tables in use; when the service is away, try again later by RETRY_SCHEDULE_S."""
+        hello = self.link.hello
+        self._may_open = False
+        try:
+            await self._kvcache.open_pool(hello, self.core.declare_tables())
+        except PoolLost as lost:
+            pause_s = RETRY_SCHEDULE_S[min(self._num_open_tries, len(RETRY_SCHEDULE_S) - 1)]
+            if self._num_open_tries == 0:
+                _log.warning(
+                    "kvcache_unreachable", worker_id=self.worker_id, problem=str(lost),
+                    next_tries_in_s=list(RETRY_SCHEDULE_S), then_every_s=RETRY_SCHEDULE_S[-1],
+                )  # fmt: skip
+            self._num_open_tries += 1
+            asyncio.get_running_loop().call_later(pause_s, self._reopen)
+            return
+        self._num_open_tries = 0
+        self.core.pool_reopened()
+        self._is_pool_ready = hello is self.link.hello
+        self._may_open = not self._is_pool_ready
+        _log.info("pool_open", worker_id=self.worker_id, incarnation=hello.incarnation, session=hello.session)
+        if not self.is_open:
+            self.is_open = True
+            self._on_change()
+
+    def _settle(self, grants: Grants | None) -> None:
+        settlement: Settlement = self.core.settle(grants)
+        self._reporter.admitted(settlement.admitted, self.labels)
+        self._reporter.preempted(settlement.preempted, "kv_blocks")
+        if settlement.step is not None and settlement.sent is not None:
+            record = self._reporter.sent(settlement.sent)
+            self._records[settlement.step.seq] = record
+            self._reporter.metrics.batch.labels(*self.labels).observe(record.num_batch_tokens)
+            self.link.send(settlement.step, self._reporter.tickets, trace_context=record.trace_context)
+        self._reporter.finished(settlement.finished, self.labels)
+
+    def _submit(self, request: Request, *, at_front: bool) -> None:
+        self._num_inbox_tokens -= request.num_known_tokens
+        self._num_inbox_requests -= 1
+        ticket = self._reporter.tickets[request.request_id]
+        if ticket.trace is not None:
+            ticket.is_queued(depth=self.core.num_waiting, tokens_ahead=self.core.num_queued_tokens)
+        try:
+            is_open = self.core.submit(request, at_front=at_front)
+        except Rejected as rejected:
+            self._on_rejected(request, rejected)
+            return
+        if not is_open:
+            self._reporter.finished([request], self.labels)
+
+    def _end(self, request_id: str, status: Status, detail: str) -> None:
+        request = self.core.end(request_id, status, detail)
+        if request is not None:
+            self._reporter.finished([request], self.labels)
+
+    def _take(self, result: Result) -> None:
+        seq = result.core.seq
+        record = self._records.pop(seq, None)
+        if record is None:
+            return  # sent twice, or of a scheduler before this one
+        update = self.core.update(result.core)
+        self.link.taken(seq)
+        self._reporter.answered(record, self.core)
+        if result.core.status is StepStatus.OK:
+            self._count(result)
+        else:
+            _log.warning("step_failed", worker_id=self.worker_id, seq=seq, status=result.core.status.value,
+                         message=result.core.message)  # fmt: skip
+        self._reporter.tokens(update.outputs, result.logprobs, self.labels)
+        self._reporter.preempted(update.preempted, "fault")
+        self._reporter.finished(update.finished, self.labels)
+
+    def _count(self, result: Result) -> None:
+        self.recent_step_us.append(result.busy_us)
+        self.recent_gap_us.append(result.gap_us)
+        self._reporter.metrics.step.labels(*self.labels).observe(result.busy_us / 1e6)
+
+
+def max_model_len(hello: Hello, limits: Limits) -> int:
+    """The longest sequence; without chunks none may exceed what one step can take."""
+    if limits.is_chunked_prefill:
+        return hello.max_model_len
+    return min(hello.max_model_len, limits.max_num_batched_tokens)

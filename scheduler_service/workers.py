@@ -1,0 +1,192 @@
+"""The attached workers: who may attach, which of them are open, and when a worker's incarnation is over.
+
+An incarnation that is over stays so: its pool is closed, its worker is told to begin a new one, its requests go back.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from octavo import logs
+from octavo.client import RETRY_SCHEDULE_S
+from octavo.errors import Failed, Failure
+from scheduler_service.core.plan import Limits
+from scheduler_service.core.policy import Policy
+from scheduler_service.core.rejection import Rejected
+from scheduler_service.core.request import Request
+from scheduler_service.kvcache_client import KVCacheClient
+from scheduler_service.reports import Reporter
+from scheduler_service.worker_hello import Hello
+from scheduler_service.worker_link import Stream, WorkerLink, closed
+from scheduler_service.worker_loop import WorkerLoop
+
+NUM_REMEMBERED: Final = 256  # incarnations that are over
+CLOSE_TRIES: Final = 10
+
+_log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whoever owns the requests: hears when one is refused, when a worker lost some, and when workers come or go."""
+
+    rejected: Callable[[Request, Rejected], None]
+    lost: Callable[[Sequence[Request]], None]
+    changed: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """One stream of a worker; without a loop it only says that the incarnation is over."""
+
+    stream: Stream
+    loop: WorkerLoop | None = None
+
+
+class Workers:
+    """By worker id, one incarnation each."""
+
+    def __init__(
+        self,
+        kvcache: KVCacheClient,
+        reporter: Reporter,
+        owner: Owner,
+        *,
+        limits: Limits,
+        policy: Policy,
+        scheduler_incarnation: int,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._kvcache = kvcache
+        self._reporter = reporter
+        self._owner = owner
+        self._limits = limits
+        self._policy = policy
+        self._scheduler_incarnation = scheduler_incarnation
+        self._tasks = tasks
+        self._loops: dict[str, WorkerLoop] = {}
+        self._runs: dict[str, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._over: deque[tuple[str, int]] = deque(maxlen=NUM_REMEMBERED)
+
+    @property
+    def loops(self) -> Sequence[WorkerLoop]:
+        """Everybody who is attached."""
+        return list(self._loops.values())
+
+    @property
+    def open_loops(self) -> Sequence[WorkerLoop]:
+        """Those that may be given requests."""
+        return [loop for loop in self._loops.values() if loop.is_open]
+
+    def get(self, worker_id: str) -> WorkerLoop:
+        return self._loops[worker_id]
+
+    def attach(self, hello: Hello) -> Attached:
+        """Take a worker in, or take it back. Raises Failed when it may not be."""
+        if (hello.worker_id, hello.incarnation) in self._over:
+            stream = Stream()
+            stream.put(closed("this incarnation was declared dead"))
+            stream.close()
+            return Attached(stream)
+        loop = self._loops.get(hello.worker_id)
+        if loop is not None and loop.link.hello.incarnation == hello.incarnation:
+            return self._resume(loop, hello)
+        self._check_fingerprint(hello)
+        if loop is not None:
+            self.lose(loop, "its worker came back with a new incarnation")
+        return self._begin(hello)
+
+    def lose(self, loop: WorkerLoop, reason: str) -> None:
+        """An incarnation is over. Harmless if it was before."""
+        hello = loop.link.hello
+        if self._loops.get(hello.worker_id) is not loop:
+            return
+        del self._loops[hello.worker_id]
+        self._runs.pop(hello.worker_id).cancel()
+        self._over.append((hello.worker_id, hello.incarnation))
+        requests, poisoned = loop.stop()
+        loop.link.close(reason)
+        _log.warning(
+            "worker_lost", worker_id=hello.worker_id, incarnation=hello.incarnation, reason=reason,
+            num_requests=len(requests),
+        )  # fmt: skip
+        self._reporter.finished(poisoned, loop.labels)
+        self._owner.lost(requests)
+        self._owner.changed()
+        closing = self._tasks.create_task(self._close_pool(hello), name=f"close-{hello.worker_id}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def stop(self) -> None:
+        """The process ends: leave the workers to the next scheduler."""
+        for task in (*self._runs.values(), *self._closing):
+            task.cancel()
+
+    def _begin(self, hello: Hello) -> Attached:
+        link = WorkerLink(hello, scheduler_incarnation=self._scheduler_incarnation)
+        loop = WorkerLoop(
+            link,
+            kvcache=self._kvcache,
+            reporter=self._reporter,
+            limits=self._limits,
+            policy=self._policy,
+            on_rejected=self._owner.rejected,
+            on_change=self._owner.changed,
+        )
+        self._loops[hello.worker_id] = loop
+        self._runs[hello.worker_id] = self._tasks.create_task(self._run(loop), name=f"worker-{hello.worker_id}")
+        self._reporter.metrics.preset(*loop.labels)
+        _log.info(
+            "worker_attached", worker_id=hello.worker_id, incarnation=hello.incarnation, session=hello.session,
+            model=hello.model_name, num_blocks=hello.num_blocks,
+        )  # fmt: skip
+        self._owner.changed()
+        return Attached(link.begin(is_new_here=hello.session > 1), loop)
+
+    def _resume(self, loop: WorkerLoop, hello: Hello) -> Attached:
+        known = loop.link.hello.session
+        if hello.session <= known:
+            raise Failed(
+                Failure(
+                    code=grpc.StatusCode.FAILED_PRECONDITION,
+                    reason="STALE_SESSION",
+                    message=f"worker {hello.worker_id} is in session {known}, its hello says {hello.session}",
+                    metadata={"session": str(hello.session), "known_session": str(known)},
+                )
+            )
+        stream = loop.link.resume(hello, acked_seq=loop.core.acked_seq)
+        loop.session_changed()
+        _log.info("worker_resumed", worker_id=hello.worker_id, session=hello.session)
+        return Attached(stream, loop)
+
+    async def _run(self, loop: WorkerLoop) -> None:
+        reason = await loop.run()
+        self.lose(loop, reason)
+
+    def _check_fingerprint(self, hello: Hello) -> None:
+        """All workers must hash alike and serve the same model; the same worker's next life may differ."""
+        for other in self._loops.values():
+            theirs = other.link.hello
+            name = hello.fingerprint.difference(theirs.fingerprint)
+            if theirs.worker_id != hello.worker_id and name is not None:
+                raise Failed(
+                    Failure(
+                        code=grpc.StatusCode.FAILED_PRECONDITION,
+                        reason="FINGERPRINT_MISMATCH",
+                        message=f"{name} of worker {hello.worker_id} differs from that of worker {theirs.worker_id}, "
+                        "which is attached; workers of one scheduler serve the same model in the same layout",
+                        metadata={"field": name, "worker_id": theirs.worker_id},
+                    )
+                )
+
+    async def _close_pool(self, hello: Hello) -> None:
+        """Tell the KV cache service, now or when it is back; opening the next incarnation's pool says the same."""
+        for attempt in range(CLOSE_TRIES):
+            if await self._kvcache.close_pool(hello):
+                return
+            await asyncio.sleep(RETRY_SCHEDULE_S[min(attempt, len(RETRY_SCHEDULE_S) - 1)])

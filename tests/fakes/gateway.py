@@ -1,0 +1,87 @@
+"""A gateway without clients: submits and cancels on a Session, and collects what comes back."""
+
+import asyncio
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from octavo.common.v1 import common_pb2
+from octavo.scheduler.v1 import scheduler_pb2 as pb
+from octavo.scheduler.v1 import scheduler_pb2_grpc
+
+
+class FakeGateway:
+    """One incarnation; `run` is one stream."""
+
+    def __init__(self, *, incarnation: int = 7, tokenizer_digest: bytes = b"t" * 32) -> None:
+        self._hello = pb.SessionHello(
+            gateway_id="g0", incarnation=incarnation, tokenizer_digest=tokenizer_digest
+        )  # fmt: skip
+        self._call: Any = None
+        self._changed = asyncio.Event()
+        self.state = pb.ServingState()
+        self.num_messages = 0
+        self.num_streams = 0  # that have told the state
+        self._is_new = True
+        self.admitted: dict[int, pb.Admitted] = {}
+        self.tokens: dict[int, list[int]] = defaultdict(list)
+        self.finished: dict[int, pb.Finished] = {}
+        self.rejected: dict[int, pb.Failure] = {}
+
+    async def run(self, channel: grpc.aio.Channel) -> None:
+        self._is_new = True
+        self._call = call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Session()
+        await call.write(pb.SessionRequest(hello=self._hello))
+        try:
+            async for message in call:
+                self._take(message)
+        finally:
+            call.cancel()
+
+    async def submit(self, num: int, prompt: Sequence[int], max_tokens: int = 10, **fields: Any) -> None:
+        stopping = common_pb2.StoppingParams(max_tokens=max_tokens, eos_token_ids=fields.pop("eos", ()))
+        submit = pb.Submit(
+            request_num=num,
+            prompt_token_ids=array("I", prompt).tobytes(),
+            output_token_ids=array("I", self.tokens[num]).tobytes(),
+            stopping=stopping,
+            sampling=common_pb2.SamplingParams(),
+            **fields,
+        )
+        await self._call.write(pb.SessionRequest(submit=submit))
+
+    async def cancel(self, num: int) -> None:
+        await self._call.write(pb.SessionRequest(cancel=pb.Cancel(request_num=num)))
+
+    def drop(self) -> None:
+        """Lose the stream."""
+        self._call.cancel()
+
+    async def until(self, condition: Any, *, timeout_s: float = 10) -> None:
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def end_of(self, num: int) -> pb.Finished:
+        await self.until(lambda: num in self.finished or num in self.rejected)
+        return self.finished[num]
+
+    def _take(self, message: pb.SessionResponse) -> None:
+        self.num_messages += 1
+        if message.HasField("state"):
+            self.state = message.state
+            self.num_streams += self._is_new
+            self._is_new = False
+        events = message.events
+        self.admitted |= {admitted.request_num: admitted for admitted in events.admitted}
+        ids = iter(array("I", events.token_ids))
+        nums = array("I", events.request_nums)
+        for num, count in zip(nums, array("I", events.num_tokens) or [1] * len(nums), strict=True):
+            self.tokens[num] += [next(ids) for _ in range(count)]
+        self.finished |= {finished.request_num: finished for finished in events.finished}
+        self.rejected |= {rejected.request_num: rejected.failure for rejected in events.rejected}
+        self._changed.set()

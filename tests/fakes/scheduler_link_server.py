@@ -1,0 +1,75 @@
+"""The scheduler's side of WorkerLinkService, driven by a test: welcomes, keeps what comes, sends what it is told.
+
+Obeys the contract of the proto; plans nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from octavo import server
+from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
+
+
+class Stream:
+    """One worker's stream, as a test sees it."""
+
+    def __init__(self, hello: worker_pb2.Hello) -> None:
+        self.hello = hello
+        self.results: asyncio.Queue[worker_pb2.StepResult] = asyncio.Queue()
+        self.heartbeats: asyncio.Queue[worker_pb2.Heartbeat] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[worker_pb2.ConnectResponse | None] = asyncio.Queue()
+        self.ended = asyncio.Event()  # the worker closed its side
+
+    def send(self, **message: Any) -> None:
+        self.outgoing.put_nowait(worker_pb2.ConnectResponse(**message))
+
+    def hang_up(self) -> None:
+        self.outgoing.put_nowait(None)
+
+
+class SchedulerLinkServer(worker_pb2_grpc.WorkerLinkServiceServicer):
+    """Welcomes every worker; each stream waits in `streams`."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.acked_seq = 0  # what welcome says
+        self.streams: asyncio.Queue[Stream] = asyncio.Queue()
+
+    async def Connect(
+        self, requests: AsyncIterator[worker_pb2.ConnectRequest], context: object
+    ) -> AsyncIterator[worker_pb2.ConnectResponse]:
+        stream = Stream((await anext(requests)).hello)
+        yield worker_pb2.ConnectResponse(welcome=worker_pb2.Welcome(scheduler_incarnation=7, acked_seq=self.acked_seq))
+        self.streams.put_nowait(stream)
+        reading = asyncio.ensure_future(self._read(requests, stream))
+        while (message := await stream.outgoing.get()) is not None:
+            yield message
+        reading.cancel()
+
+    async def _read(self, requests: AsyncIterator[worker_pb2.ConnectRequest], stream: Stream) -> None:
+        async for request in requests:
+            if request.WhichOneof("message") == "result":
+                stream.results.put_nowait(request.result)
+            else:
+                stream.heartbeats.put_nowait(request.heartbeat)
+        stream.ended.set()
+        stream.hang_up()
+
+
+def packed(*values: int) -> bytes:
+    return np.array(values, dtype="<u4").tobytes()
+
+
+@asynccontextmanager
+async def listening(address: str = "127.0.0.1:0") -> AsyncIterator[SchedulerLinkServer]:
+    fake = SchedulerLinkServer()
+    register = partial(worker_pb2_grpc.add_WorkerLinkServiceServicer_to_server, fake)
+    names = ["octavo.worker.v1.WorkerLinkService"]
+    async with server.started(address, register, {}, service_names=names) as running:
+        fake.address = running.address
+        yield fake

@@ -1,0 +1,76 @@
+"""Gateways that lose their stream, come back in time or not, or bring another tokenizer."""
+
+import asyncio
+
+import pytest
+
+from scheduler_service import engine
+from tests.fakes.gateway import FakeGateway
+from tests.fakes.paged_worker import continuation
+from tests.fakes.worker import FakeWorker
+from tests.scheduler_service.stack import Stack
+
+PROMPT = list(range(100, 140))
+
+
+async def test_a_gateway_that_comes_back_gets_exactly_the_tokens_it_lacks(stack: Stack) -> None:
+    await stack.dial(FakeWorker())
+    gateway = await stack.ready_gateway()
+    await gateway.submit(1, PROMPT, max_tokens=300)
+    await gateway.until(lambda: len(gateway.tokens[1]) > 10)
+    gateway.drop()
+    await asyncio.sleep(0.05)
+    await stack.dial(gateway)
+    await gateway.until(lambda: gateway.num_streams == 2)
+    await gateway.submit(1, PROMPT, max_tokens=300)
+    await gateway.end_of(1)
+    assert gateway.tokens[1] == continuation(PROMPT, 300)
+
+
+async def test_a_gateway_that_stays_away_has_its_requests_cancelled(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "GRACE_S", 0.1)
+    await stack.dial(FakeWorker())
+    gateway = await stack.ready_gateway()
+    await gateway.submit(1, PROMPT, max_tokens=400)
+    await gateway.until(lambda: len(gateway.tokens[1]) > 3)
+    gateway.drop()
+    await stack.idle()
+    assert stack.engine.num_open_requests == 0
+    assert not stack.engine.gateways
+
+
+async def test_a_gateway_with_another_tokenizer_is_not_served(stack: Stack) -> None:
+    await stack.dial(FakeWorker())
+    await stack.ready_gateway()
+    stranger = FakeGateway(incarnation=8, tokenizer_digest=b"x" * 32)
+    await stack.dial(stranger)
+    await stranger.until(lambda: stranger.state.scheduler_incarnation)
+    assert not stranger.state.ready
+    assert "tokenizer_digest" in stranger.state.reason
+    await stranger.submit(1, PROMPT)
+    await stranger.until(lambda: 1 in stranger.rejected)
+    assert stranger.rejected[1].reason == "TOKENIZER_MISMATCH"
+
+
+async def test_two_gateways_get_their_own_tokens_only(stack: Stack) -> None:
+    await stack.dial(FakeWorker())
+    first = await stack.ready_gateway()
+    second = FakeGateway(incarnation=8)
+    await stack.dial(second)
+    await second.until(lambda: second.state.ready)
+    await first.submit(1, PROMPT)
+    await second.submit(1, [5, 6, 7])
+    await first.end_of(1)
+    await second.end_of(1)
+    assert first.tokens[1] == continuation(PROMPT, 10)
+    assert second.tokens[1] == continuation([5, 6, 7], 10)
+
+
+async def test_unknown_numbers_are_ignored(stack: Stack) -> None:
+    await stack.dial(FakeWorker())
+    gateway = await stack.ready_gateway()
+    await gateway.cancel(99)
+    await gateway.submit(1, PROMPT)
+    assert (await gateway.end_of(1)).figures.num_output_tokens == 10

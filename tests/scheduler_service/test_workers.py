@@ -1,0 +1,161 @@
+"""Workers that fail, leave, come back and die; requests that outlive them."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from octavo.errors import from_rpc_error
+from octavo.scheduler.v1 import scheduler_pb2 as pb
+from scheduler_service import worker_link
+from tests.fakes.gateway import FakeGateway
+from tests.fakes.paged_worker import continuation
+from tests.fakes.worker import FakeWorker
+from tests.scheduler_service.stack import Stack
+
+PROMPT = list(range(100, 140))
+
+
+async def three_running(stack: Stack, gateway: FakeGateway, *, max_tokens: int = 200) -> None:
+    for number in range(3):
+        await gateway.submit(number, [*PROMPT, number], max_tokens=max_tokens)
+    await gateway.until(lambda: all(len(gateway.tokens[number]) > 10 for number in range(3)))
+
+
+async def all_right(gateway: FakeGateway, *, max_tokens: int = 200) -> None:
+    for number in range(3):
+        await gateway.end_of(number)
+        assert gateway.tokens[number] == continuation([*PROMPT, number], max_tokens)
+
+
+async def lost(stream: "asyncio.Task[str]") -> None:
+    stream.cancel()
+    await asyncio.gather(stream, return_exceptions=True)
+
+
+async def test_a_new_incarnation_takes_over_the_requests_of_the_dead_one(stack: Stack) -> None:
+    stream = await stack.dial(FakeWorker())
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    await lost(stream)
+    await stack.dial(FakeWorker(incarnation=2))
+    await all_right(gateway)
+    assert all(finished.figures.num_preemptions == 1 for finished in gateway.finished.values())
+
+
+async def test_another_worker_takes_over_the_requests_of_the_dead_one(stack: Stack) -> None:
+    first = FakeWorker("w0")
+    stream = await stack.dial(first)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    await stack.dial(FakeWorker("w1", incarnation=5))
+    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    stream.cancel()
+    await gateway.until(lambda: gateway.state.num_blocks == 63, timeout_s=8)
+    await all_right(gateway)
+
+
+async def test_the_same_incarnation_goes_on_where_its_stream_broke(stack: Stack) -> None:
+    worker = FakeWorker()
+    stream = await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    await lost(stream)
+    await stack.dial(worker)
+    await all_right(gateway)
+    assert all(finished.figures.num_preemptions == 0 for finished in gateway.finished.values())
+    assert worker.hello.session == 2
+
+
+async def test_steps_that_a_lost_stream_swallowed_are_sent_again_byte_for_byte(stack: Stack) -> None:
+    worker = FakeWorker()
+    stream = await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    worker.gate.clear()
+    await gateway.submit(1, PROMPT)
+    await gateway.until(lambda: 1 in gateway.admitted)
+    await stack.received(worker, "step")
+    await lost(stream)
+    worker.gate.set()
+    await stack.dial(worker)
+    await gateway.end_of(1)
+    sent = [message.step.SerializeToString() for message in worker.received if message.HasField("step")]
+    assert sent[0] in sent[1:]
+
+
+async def test_a_silent_worker_is_dead_and_told_so_when_it_comes_back(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_link, "SILENCE_S", 1.5)
+    worker = FakeWorker()
+    stream = await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await lost(stream)
+    await gateway.until(lambda: "no worker" in gateway.state.reason)
+    assert "dead" in await asyncio.wait_for(await stack.dial(worker), 5)
+
+
+async def test_a_faulted_step_voids_the_next_and_its_requests_are_tried_again(stack: Stack) -> None:
+    worker = FakeWorker()
+    worker.faulty_seqs = {5}
+    await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway, max_tokens=40)
+    await all_right(gateway, max_tokens=40)
+    assert all(finished.figures.num_preemptions == 1 for finished in gateway.finished.values())
+
+
+async def test_a_request_that_fails_every_step_is_poisoned_and_the_next_is_served(stack: Stack) -> None:
+    worker = FakeWorker()
+    worker.faulty_seqs = set(range(1, 20))
+    await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await gateway.submit(1, PROMPT)
+    finished = await gateway.end_of(1)
+    assert (finished.reason, finished.failure.reason) == (pb.FINISH_REASON_ERROR, "POISONED")
+    worker.faulty_seqs.clear()
+    await gateway.submit(2, PROMPT)
+    await gateway.end_of(2)
+    assert gateway.tokens[2] == continuation(PROMPT, 10)
+
+
+async def test_a_worker_with_another_model_is_refused_by_the_name_of_the_field(stack: Stack) -> None:
+    await stack.dial(FakeWorker("w0"))
+    await stack.ready_gateway()
+    other = FakeWorker("w1", incarnation=2)
+    other.hello.fingerprint.kv_dtype = "bfloat16"
+    stream = await stack.dial(other)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream
+    failure = from_rpc_error(caught.value)
+    assert (failure.reason, failure.metadata["field"]) == ("FINGERPRINT_MISMATCH", "kv_dtype")
+
+
+async def test_a_lower_session_is_refused(stack: Stack) -> None:
+    worker = FakeWorker()
+    await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    assert gateway.state.ready
+    double = FakeWorker()
+    stream = await stack.dial(double)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream
+    assert from_rpc_error(caught.value).reason == "STALE_SESSION"
+
+
+async def test_a_restarted_scheduler_gets_the_requests_from_the_gateway_and_resets_the_worker(stack: Stack) -> None:
+    worker, gateway = FakeWorker(), FakeGateway()
+    streams = [await stack.dial(worker), await stack.dial(gateway)]
+    await gateway.until(lambda: gateway.state.ready)
+    await three_running(stack, gateway)
+    await stack.stop_scheduler()
+    await asyncio.gather(*streams, return_exceptions=True)
+    await stack.start_scheduler()
+    gateway.state = pb.ServingState()
+    await stack.dial(worker)
+    await stack.dial(gateway)
+    await gateway.until(lambda: gateway.state.ready)
+    for number in range(3):
+        await gateway.submit(number, [*PROMPT, number], max_tokens=200)
+    await all_right(gateway)
+    assert any(message.HasField("reset") for message in worker.received)
