@@ -1,0 +1,1 @@
+"""Whole stacks of real processes, called as users call them."""

@@ -73,7 +73,8 @@ def _generate(ids: list[int], num_tokens: int) -> Expected:
 def _model() -> LlamaForCausalLM:
     model: LlamaForCausalLM = LlamaForCausalLM.from_pretrained(_dequantised(), dtype=torch.float32)
     model.generation_config.eos_token_id = None
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _dequantised() -> Path:
@@ -83,9 +84,11 @@ def _dequantised() -> Path:
     if not (folder / "model.safetensors").exists():
         shutil.copytree(files.config_dir, folder, dirs_exist_ok=True)
         model = LlamaForCausalLM(AutoConfig.from_pretrained(folder))
-        state = _state(files.weights, model.config.num_attention_heads, model.config.num_key_value_heads)
+        num_kv_heads = model.config.num_key_value_heads or model.config.num_attention_heads
+        state = _state(files.weights, model.config.num_attention_heads, num_kv_heads)
         missing, unexpected = model.load_state_dict(state, strict=False)
-        assert set(missing) <= {"lm_head.weight"} and not unexpected, (missing, unexpected)
+        assert set(missing) <= {"lm_head.weight"}, missing
+        assert not unexpected, unexpected
         model.tie_weights()
         model.save_pretrained(folder)
     return folder

@@ -38,7 +38,7 @@ CHATS: Sequence[Sequence[Mapping[str, str]]] = (
         {"role": "assistant", "content": "Seven."},
         {"role": "user", "content": "Another one, larger than 20?"},
     ),
-    ({"role": "user", "content": "Übersetze ins Englische: „Grüße aus Köln – schöne Straße!“"},),
+    ({"role": "user", "content": "Übersetze ins Englische: „Grüße aus Köln, schöne Straße!“"},),
 )
 
 QUICK = 4  # how many of each kind of stack's prompts the quick suite takes

@@ -42,6 +42,6 @@ def test_a_request_is_one_trace_over_all_four_services_without_orphans(tmp_path:
     known = {span.span_id for span in trace} | {CALLER_SPAN_ID}
     assert [span.name for span in trace if span.parent_span_id not in known] == []
     # The worker's part is one step for many requests: its own trace, linked to this one.
-    assert any(TRACE_ID in {link.trace_id for link in step.links} for step in steps)
+    assert any(TRACE_ID in {trace_id for trace_id, _ in step.links} for step in steps)
     step_ids = {step.trace_id for step in steps}
     assert any(span.service == "octavo-worker" and span.trace_id in step_ids for span in receiver.spans)

@@ -86,7 +86,8 @@ async def tell(stack: Stack) -> Story:
         c = asyncio.create_task(collect(channel, request, on_first_token=first_token.set))
         await first_token.wait()
         figures = await asyncio.to_thread(stack.pool_figures)
-        assert not (a.done() or b.done()), "A or B ended before C had its first token"
+        assert not a.done(), "A ended before C had its first token"
+        assert not b.done(), "B ended before C had its first token"
         return Story(a=await a, b=await b, c=await c, figures=figures, c_submitted_s=submitted_s)
 
 
