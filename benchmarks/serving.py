@@ -105,9 +105,7 @@ class Bench:
 
     def _prompts(self, num_prompts: int, input_len: int, *, prefix_len: int = 0) -> list[list[int]]:
         self._seed += 1
-        workload = Workload(
-            num_prompts=num_prompts, input_len=input_len, output_len=1, prefix_len=prefix_len, seed=self._seed
-        )
+        workload = Workload(num_prompts=num_prompts, input_len=input_len, prefix_len=prefix_len, seed=self._seed)
         return workload.prompts(TOKEN_IDS)
 
     async def _closed(self, concurrency: int, prompts: runner.Prompts, num_tokens: int) -> Figures:

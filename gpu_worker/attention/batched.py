@@ -1,0 +1,134 @@
+"""Attention with ordinary torch operations, arranged so that a CPU does few and large ones.
+
+Decode rows of a group are one batch: their K/V is gathered once per layer (a row of memory per block, half and head),
+and the query heads that share a K/V head are the rows of one small matrix. Chunks go one by one, in tiles of queries
+that see only the keys before them, so that only the last square of a tile needs a mask.
+
+Softmax is computed in float32; products are in the K/V type. Shapes: N blocks, K kv heads, S block size, D head size,
+G heads per kv head, T tokens, B rows of a group, C visible tokens, Q queries of a tile.
+"""
+
+# ruff: noqa: N803, N806 - tensors carry the letters of their shape
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpu_worker.attention.interface import StepAttention
+from gpu_worker.core.input_batch import DecodeGroup, InputBatch
+
+TILE_QUERIES = 64  # of a chunk; its scores stay in the second-level cache up to some thousand keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Decode rows that are computed together."""
+
+    tokens: slice
+    kv_rows: torch.Tensor  # [2 * B * K * blocks] rows of memory: K of all, then V of all
+    mask: torch.Tensor  # 0 or -inf, [B * K, 1, C]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """One row of several tokens."""
+
+    tokens: slice
+    kv_rows: torch.Tensor  # [2 * K * blocks]
+    first_position: int
+
+
+class BatchedAttention:
+    """The back end of a CPU without kernels of our own."""
+
+    name = "torch_batched"
+
+    def __init__(self, kv_NL2KSD: torch.Tensor, num_heads: int) -> None:
+        _, num_layers, _, num_kv_heads, block_size, head_dim = kv_NL2KSD.shape
+        self._num_heads, self._num_kv_heads, self._head_dim = num_heads, num_kv_heads, head_dim
+        self._block_size = block_size
+        self._scale = head_dim**-0.5
+        # To read, memory is rows, one per (block, layer, half, head). A layer's rows begin 2 * K further than those of
+        # the layer before, so a view that begins there lets every layer use the indices of the first.
+        rows = kv_NL2KSD.view(-1, block_size * head_dim)
+        self._rows = [rows[2 * num_kv_heads * layer :] for layer in range(num_layers)]
+        self._rows_per_block = num_layers * 2 * num_kv_heads
+        self._slots = [kv_NL2KSD[:, i].permute(0, 3, 1, 2, 4) for i in range(num_layers)]  # to write: [block, offset]
+        self._kv_dtype = kv_NL2KSD.dtype
+        self._hidden_QQ = torch.full((TILE_QUERIES, TILE_QUERIES), -torch.inf, dtype=self._kv_dtype).triu(1)
+        self._nothing = torch.zeros(1, dtype=self._kv_dtype)
+
+    def prepare(self, batch: InputBatch) -> StepAttention:
+        slots = torch.from_numpy(batch.slot_mapping)
+        blocks, offsets = slots // self._block_size, slots % self._block_size
+        groups = [self._group(batch, group) for group in batch.decode_groups]
+        chunks = [self._chunk(batch, row) for row in range(batch.num_decode_rows, batch.num_rows)]
+        kv_start = self._num_heads * self._head_dim
+
+        def run(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            kv_T2KD = qkv[:, kv_start:].unflatten(-1, (2, self._num_kv_heads, self._head_dim))
+            self._slots[layer].index_put_((blocks, offsets), kv_T2KD)
+            parts = [self._decode(layer, qkv, group) for group in groups]
+            parts += [self._prefill(layer, qkv, chunk) for chunk in chunks]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+        return run
+
+    def _group(self, batch: InputBatch, group: DecodeGroup) -> _Group:
+        rows = slice(group.first_row, group.first_row + group.num_rows)
+        positions = np.arange(group.num_blocks * self._block_size)
+        is_hidden = torch.from_numpy(positions >= batch.sequence_lengths[rows, None])
+        mask_BC = torch.zeros(is_hidden.shape, dtype=self._kv_dtype).masked_fill_(is_hidden, -torch.inf)
+        mask_BKC = mask_BC.unsqueeze(1).expand(-1, self._num_kv_heads, -1)
+        return _Group(
+            tokens=rows,  # a decode row is one token, and they come first
+            kv_rows=self._kv_rows(batch.block_tables[rows, : group.num_blocks]),
+            mask=mask_BKC.reshape(-1, 1, len(positions)),
+        )
+
+    def _chunk(self, batch: InputBatch, row: int) -> _Chunk:
+        first, end = int(batch.query_starts[row]), int(batch.query_starts[row + 1])
+        length = int(batch.sequence_lengths[row])
+        num_blocks = -(-length // self._block_size)
+        return _Chunk(
+            tokens=slice(first, end),
+            kv_rows=self._kv_rows(batch.block_tables[row : row + 1, :num_blocks]),
+            first_position=length - (end - first),
+        )
+
+    def _kv_rows(self, block_tables: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> torch.Tensor:
+        """Rows of memory of the first layer, in the order (half, request, head, block)."""
+        halves_and_heads = torch.arange(2 * self._num_kv_heads).view(2, 1, -1, 1)
+        blocks = torch.from_numpy(block_tables).long()[None, :, None, :]
+        return (blocks * self._rows_per_block + halves_and_heads).reshape(-1)
+
+    def _decode(self, layer: int, qkv: torch.Tensor, group: _Group) -> torch.Tensor:
+        num_pairs = len(group.mask)  # (request, K/V head)
+        k_BKCD, v_BKCD = self._rows[layer].index_select(0, group.kv_rows).view(2, num_pairs, -1, self._head_dim)
+        q_T = qkv[group.tokens, : self._num_heads * self._head_dim]
+        q_BKGD = q_T.reshape(num_pairs, -1, self._head_dim)
+        scores = torch.baddbmm(group.mask, q_BKGD, k_BKCD.transpose(1, 2), alpha=self._scale)
+        weights = torch.softmax(scores, -1, dtype=torch.float32).to(self._kv_dtype)
+        return torch.bmm(weights, v_BKCD).view(len(q_T), -1)
+
+    def _prefill(self, layer: int, qkv: torch.Tensor, chunk: _Chunk) -> torch.Tensor:
+        num_kv_heads, head_dim = self._num_kv_heads, self._head_dim
+        k_KCD, v_KCD = self._rows[layer].index_select(0, chunk.kv_rows).view(2, num_kv_heads, -1, head_dim)
+        q_T = qkv[chunk.tokens, : self._num_heads * head_dim]
+        group = self._num_heads // num_kv_heads
+        q_KTGD = q_T.unflatten(-1, (num_kv_heads, group * head_dim)).transpose(0, 1)
+        num_tokens = len(q_T)
+        out_TH = torch.empty(num_tokens, num_kv_heads, group * head_dim, dtype=qkv.dtype)
+        for first in range(0, num_tokens, TILE_QUERIES):
+            end = min(first + TILE_QUERIES, num_tokens)
+            visible = chunk.first_position + end
+            q_KQD = q_KTGD[:, first:end].reshape(num_kv_heads, -1, head_dim)
+            scores = torch.baddbmm(self._nothing, q_KQD, k_KCD[:, :visible].transpose(1, 2), beta=0, alpha=self._scale)
+            size = end - first
+            square = scores.view(num_kv_heads, size, group, visible)[..., visible - size :]
+            square += self._hidden_QQ[:size, None, :size]
+            weights = torch.softmax(scores, -1, dtype=torch.float32).to(self._kv_dtype)
+            out_KQD = torch.bmm(weights, v_KCD[:, :visible])
+            out_TH[first:end] = out_KQD.view(num_kv_heads, size, -1).transpose(0, 1)
+        return out_TH.view(num_tokens, -1)

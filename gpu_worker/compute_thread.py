@@ -1,0 +1,100 @@
+"""The thread that computes: takes commands from an inbox, and hands results to the event loop. It touches no gRPC.
+
+All methods are called in the event loop, but `_work`, `_next` and `_hand_over`, which run in the thread.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from gpu_worker.core.step import Step, StepResult
+from gpu_worker.executor import StepExecutor
+
+Command = Callable[[], list[StepResult]]
+
+
+class ComputeThread:
+    """Runs an executor in a thread of its own while the `async with` block lasts.
+
+    `on_results` is called in the event loop, in order. A bug in the thread shows in `failed`.
+    """
+
+    def __init__(self, executor: StepExecutor, on_results: Callable[[list[StepResult]], None]) -> None:
+        self._executor = executor
+        self._on_results = on_results
+        self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._finished: list[StepResult] | None = None  # of the last command, not handed over yet; the thread's own
+        self._num_pending = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._thread = threading.Thread(target=self._work, name="octavo-compute", daemon=True)
+
+    async def __aenter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Ends the thread after what is in the inbox."""
+        self._inbox.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+        self.failed.cancel()
+
+    def submit(self, step: Step) -> None:
+        received_ns = time.perf_counter_ns()
+        self._put(lambda: self._executor.execute(step, received_ns, launched=self._hand_over))
+
+    def reset(self) -> None:
+        """After the steps in hand, forget every request."""
+        self._put(self._executor.reset)
+
+    def renew(self) -> None:
+        """After the steps in hand, start a new incarnation."""
+        self._put(self._executor.renew)
+
+    async def idle(self) -> None:
+        """Return when nothing is in hand and every result has been handed over."""
+        await self._idle.wait()
+
+    def _put(self, command: Command) -> None:
+        self._num_pending += 1
+        self._idle.clear()
+        self._inbox.put(command)
+
+    def _work(self) -> None:
+        try:
+            while (command := self._next()) is not None:
+                results = command()
+                self._hand_over()
+                self._finished = results
+        except BaseException as bug:  # noqa: BLE001 - a thread must not die unseen: the process ends with it
+            self._loop.call_soon_threadsafe(self._fail, bug)
+
+    def _next(self) -> Command | None:
+        if self._inbox.empty():
+            self._hand_over()
+        return self._inbox.get()
+
+    def _hand_over(self) -> None:
+        """Wake the event loop for the results of the last command, if that has not been done.
+
+        Waking it gives the interpreter lock away; with a step waiting that is put off until the next forward pass is
+        under way, where the lock is free most of the time.
+        """
+        if self._finished is not None:
+            self._loop.call_soon_threadsafe(self._done, self._finished)
+            self._finished = None
+
+    def _done(self, results: list[StepResult]) -> None:
+        self._on_results(results)
+        self._num_pending -= 1
+        if not self._num_pending:
+            self._idle.set()
+
+    def _fail(self, bug: BaseException) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(bug)

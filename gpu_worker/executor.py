@@ -1,0 +1,110 @@
+"""Answers steps strictly in order: runs them, or says why not. One thread calls it; knows no gRPC and no event loop."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gpu_worker.core.step import BadStep, Step, StepFacts, StepResult, StepStatus, StepTiming
+from gpu_worker.core.step_sequence import StepSequence, Verdict
+from octavo import logs
+
+if TYPE_CHECKING:  # the runner brings torch along, which neither link nor tests of the link need
+    from gpu_worker.model_runner import Execution, ModelRunner
+
+_log = logs.get(__name__)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
+class StepExecutor:
+    """The runner, and what has been answered in this incarnation."""
+
+    def __init__(self, runner: "ModelRunner") -> None:
+        self._runner = runner
+        self._sequence = StepSequence()
+        self._ended_ns: int | None = None  # perf_counter_ns of the end of the last step that ran
+
+    def execute(self, step: Step, received_ns: int, *, launched: Callable[[], None] = _nothing) -> list[StepResult]:
+        """The answers that `step` brings about, in order of seq; none if it was answered before.
+
+        `launched` is called when the model starts to compute.
+        """
+        verdict = self._sequence.judge(step.seq, step.acked_seq)
+        if verdict is Verdict.REPEATED:
+            _log.info("step_repeated", seq=step.seq, last_seq=self._sequence.last_seq)
+            return []
+        if verdict is Verdict.RUN:
+            return [self._run(step, received_ns, launched)]
+        results = [_never_came(step, seq) for seq in self._sequence.missing(step.seq)]
+        if verdict is Verdict.FAULT:
+            return [*results, self._refuse(step, f"step {step.seq} came after {self._sequence.last_seq}")]
+        self._runner.state.drop(step)
+        self._sequence.answered(step.seq, is_fault=False)
+        return [_answer(step, StepStatus.VOID, "planned before a fault was known")]
+
+    def reset(self) -> list[StepResult]:
+        """Forget every request; the blocks stay valid. Answers nothing."""
+        self._runner.state.reset()
+        return []
+
+    def renew(self) -> list[StepResult]:
+        """Start a new incarnation: no request, no block, no step. Answers nothing."""
+        self._runner.state.reset()
+        self._sequence = StepSequence()
+        return []
+
+    def _run(self, step: Step, received_ns: int, launched: Callable[[], None]) -> StepResult:
+        try:
+            execution = self._runner.execute(step, launched)
+        except BadStep as bad:
+            return self._refuse(step, str(bad))
+        except (RuntimeError, IndexError, MemoryError) as failure:  # what torch raises: of this step, not the process
+            _log.exception("step_failed", seq=step.seq, step=step.step)
+            return self._refuse(step, f"{type(failure).__name__}: {failure}")
+        timing = self._timing(execution, received_ns)
+        self._ended_ns = execution.sampled_ns
+        self._sequence.answered(step.seq, is_fault=False)
+        return StepResult(
+            session=step.session,
+            step=step.step,
+            seq=step.seq,
+            status=StepStatus.OK,
+            token_ids=execution.token_ids,
+            logprobs=execution.logprobs,
+            timing=timing,
+            facts=StepFacts(
+                ended_ns=time.time_ns(),
+                num_rows=execution.num_rows,
+                num_tokens=execution.num_tokens,
+                num_decode_rows=execution.num_decode_rows,
+                trace_context=step.trace_context,
+            ),
+        )
+
+    def _refuse(self, step: Step, message: str) -> StepResult:
+        self._runner.state.drop(step)
+        self._sequence.answered(step.seq, is_fault=True)
+        _log.warning("step_refused", seq=step.seq, step=step.step, reason=message)
+        return _answer(step, StepStatus.FAULT, message)
+
+    def _timing(self, execution: "Execution", received_ns: int) -> StepTiming:
+        idle_ns = execution.started_ns - self._ended_ns if self._ended_ns is not None else 0
+        was_there = self._ended_ns is not None and received_ns <= self._ended_ns
+        return StepTiming(
+            gap_us=idle_ns // 1000 if was_there else 0,
+            prepare_us=(execution.prepared_ns - execution.started_ns) // 1000,
+            forward_us=(execution.forwarded_ns - execution.prepared_ns) // 1000,
+            sample_us=(execution.sampled_ns - execution.forwarded_ns) // 1000,
+            idle_us=idle_ns // 1000,
+        )
+
+
+def _answer(step: Step, status: StepStatus, message: str) -> StepResult:
+    return StepResult(session=step.session, step=step.step, seq=step.seq, status=status, message=message)
+
+
+def _never_came(step: Step, seq: int) -> StepResult:
+    """For a step that is missing before `step`; which plan it came from is not known (0)."""
+    return StepResult(session=step.session, step=0, seq=seq, status=StepStatus.VOID, message=f"step {seq} never came")

@@ -1,0 +1,1 @@
+"""Model families: their configuration and their forward pass over paged K/V."""

@@ -1,0 +1,220 @@
+"""The stream to the scheduler: dials, says hello, hands steps to the compute thread, and sends results and heartbeats.
+
+Knows gRPC and sessions; what a step does is the executor's business. One reader, one writer, one heart.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from gpu_worker import wire
+from gpu_worker.compute_thread import ComputeThread
+from gpu_worker.core.step import StepResult
+from gpu_worker.executor import StepExecutor
+from gpu_worker.identity import Identity, new_incarnation
+from octavo import client, logs
+from octavo.health import Readiness
+from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
+
+RETRY_SCHEDULE_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # pauses between dials; the last one repeats
+HEARTBEAT_S = 0.5
+WELCOME_TIMEOUT_S = 5.0  # from hello to the scheduler's welcome
+LEAVE_TIMEOUT_S = 2.0  # for the scheduler to see that the last result was sent
+LOG_EVERY_S = 10.0  # while nobody answers
+
+_log = logs.get(__name__)
+
+EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+Call = Any  # grpc.aio.StreamStreamCall; the stubs of grpc have no usable type for it
+Outbox = asyncio.Queue[worker_pb2.ConnectRequest | None]  # None = nothing follows
+
+
+class SchedulerLink:
+    """One worker's side of WorkerLinkService.Connect, over as many streams as it takes."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        executor: StepExecutor,
+        *,
+        scheduler_addr: str,
+        readiness: Readiness,
+        report: Callable[[StepResult], None],
+    ) -> None:
+        self.incarnation = new_incarnation()
+        self._identity = identity
+        self._address = scheduler_addr
+        self._readiness = readiness
+        self._report = report
+        self._compute = ComputeThread(executor, self._keep)
+        self._session = 0
+        self._last_seq = 0  # of the last step answered
+        self._kept: deque[worker_pb2.StepResult] = deque()  # until the scheduler has acknowledged them
+        self._outbox: Outbox | None = None  # of the stream that is open
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keep a stream to the scheduler open until `leave` or the scheduler's drain. Never gives up dialling."""
+        async with self._compute as compute:
+            dialling = asyncio.ensure_future(self._dial_forever())
+            await asyncio.wait((dialling, compute.failed), return_when=asyncio.FIRST_COMPLETED)
+            if compute.failed.done():
+                dialling.cancel()
+                await asyncio.wait((dialling,))
+                compute.failed.result()
+            dialling.result()
+
+    def leave(self) -> None:
+        """Finish the steps in hand, send their results, and end; `run` then returns."""
+        self._leaving.set()
+
+    async def _dial_forever(self) -> None:
+        num_tries, logged_at = 0, -LOG_EVERY_S
+        while not self._leaving.is_set():
+            problem = await self._connect()
+            if self._readiness.is_ready:  # it was attached: the scheduler has only just gone
+                num_tries, logged_at = 0, -LOG_EVERY_S
+            self._readiness.set(False, f"no scheduler at {self._address}: {problem}")
+            pause_s = RETRY_SCHEDULE_S[min(num_tries, len(RETRY_SCHEDULE_S) - 1)]
+            if not self._leaving.is_set() and time.monotonic() - logged_at >= LOG_EVERY_S:
+                logged_at = time.monotonic()
+                _log.warning(
+                    "scheduler_missing", address=self._address, problem=problem, retry_schedule_s=RETRY_SCHEDULE_S
+                )
+            num_tries += 1
+            await _first_of(self._leaving, pause_s)
+
+    async def _connect(self) -> str:
+        """One stream from hello to its end; says why it ended."""
+        await self._compute.idle()  # so that hello names the last step that ever ran in this session
+        async with client.channel(self._address, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
+            call = worker_pb2_grpc.WorkerLinkServiceStub(channel).Connect()
+            try:
+                return await self._talk(call)
+            except grpc.aio.AioRpcError as error:
+                return f"{error.code().name}: {error.details()}"
+            except TimeoutError:
+                return f"no welcome within {WELCOME_TIMEOUT_S} s"
+            finally:
+                self._outbox = None
+                call.cancel()
+
+    async def _talk(self, call: Call) -> str:
+        self._session += 1
+        outbox: Outbox = asyncio.Queue()
+        outbox.put_nowait(self._hello())
+        self._outbox = outbox
+        others = [
+            asyncio.ensure_future(_write(call, outbox)),
+            asyncio.ensure_future(self._beat(outbox)),
+            asyncio.ensure_future(self._end_when_left(call, outbox)),
+        ]
+        try:
+            return await self._read(call)
+        finally:
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    async def _read(self, call: Call) -> str:
+        async with asyncio.timeout(WELCOME_TIMEOUT_S):
+            message = await call.read()
+        while message is not EOF:
+            match message.WhichOneof("message"):
+                case "step":
+                    self._acknowledge(message.step.acked_seq)
+                    self._compute.submit(wire.step(message.step))
+                case "welcome":
+                    self._welcomed(message.welcome)
+                case "reset":
+                    self._compute.reset()
+                case "drain":
+                    _log.info("drain_asked", by="scheduler")
+                    self.leave()
+                case "close":
+                    await self._start_incarnation(message.close.reason)
+                    return f"closed: {message.close.reason}"
+            message = await call.read()
+        if await call.code() is not grpc.StatusCode.OK:
+            return f"{(await call.code()).name}: {await call.details()}"
+        return "it ended the stream"
+
+    def _hello(self) -> worker_pb2.ConnectRequest:
+        return wire.hello(
+            self._identity,
+            self.incarnation,
+            session=self._session,
+            last_executed_seq=self._last_seq,
+            kept=list(self._kept),
+        )
+
+    def _welcomed(self, welcome: worker_pb2.Welcome) -> None:
+        self._acknowledge(welcome.acked_seq)
+        self._readiness.set(True)
+        _log.info(
+            "scheduler_attached",
+            address=self._address,
+            scheduler_incarnation=welcome.scheduler_incarnation,
+            incarnation=self.incarnation,
+            session=self._session,
+            last_seq=self._last_seq,
+        )
+
+    async def _start_incarnation(self, reason: str) -> None:
+        """The K/V memory is void from here on; results of the old incarnation are dropped."""
+        self._outbox = None
+        self._compute.renew()
+        await self._compute.idle()
+        _log.warning("incarnation_closed", incarnation=self.incarnation, reason=reason)
+        self.incarnation = new_incarnation()
+        self._session = self._last_seq = 0
+        self._kept.clear()
+
+    def _acknowledge(self, acked_seq: int) -> None:
+        while self._kept and self._kept[0].seq <= acked_seq:
+            self._kept.popleft()
+
+    def _keep(self, results: list[StepResult]) -> None:
+        """Results, in the event loop and in order: keep, send, report."""
+        for result in results:
+            message = wire.result(result)
+            self._last_seq = result.seq
+            self._kept.append(message)
+            if self._outbox is not None:
+                self._outbox.put_nowait(worker_pb2.ConnectRequest(result=message))
+            self._report(result)
+
+    async def _beat(self, outbox: Outbox) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            heartbeat = worker_pb2.Heartbeat(last_executed_seq=self._last_seq)
+            outbox.put_nowait(worker_pb2.ConnectRequest(heartbeat=heartbeat))
+
+    async def _end_when_left(self, call: Call, outbox: Outbox) -> None:
+        await self._leaving.wait()
+        await self._compute.idle()
+        outbox.put_nowait(None)
+        await asyncio.sleep(LEAVE_TIMEOUT_S)
+        call.cancel()  # the scheduler did not end its side
+
+
+async def _write(call: Call, outbox: Outbox) -> None:
+    """The only writer of the stream. Ends with the stream; why it ended is the reader's to see."""
+    try:
+        while (message := await outbox.get()) is not None:
+            await call.write(message)
+        await call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return
+
+
+async def _first_of(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return
