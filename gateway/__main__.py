@@ -9,14 +9,12 @@ from functools import partial
 from gateway import failures, http_server, model_profile, scheduler_session, tokenizer
 from gateway.config import GatewayConfig
 from gateway.generator import Generator
-from gateway.inference_servicer import InferenceServicer
+from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.openai.app import create_app
 from gateway.request_metrics import RequestMetrics
 from gateway.serving import Serving
 from octavo import client, config, logs, metrics, model_files, server, telemetry
 from octavo.inference.v1.inference_pb2_grpc import add_InferenceServiceServicer_to_server
-
-SERVICE_NAME = "octavo.inference.v1.InferenceService"
 
 
 async def main() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from octavo.logs import LogFormat
+from octavo.logs import LogFormat, LogLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,7 +10,6 @@ class Limits:
     """What one client may ask of the gateway."""
 
     max_body_bytes: int = 16 * 2**20  # bytes of an HTTP request body; a larger one is refused with 413
-    max_message_bytes: int = 16 * 2**20  # bytes of a gRPC message, either way; clients must raise theirs to match
     max_concurrent_requests: int = 1024  # open generations; more are refused with QUEUE_FULL
     max_choices: int = 128  # largest n of one request
     max_stop_sequences: int = 32  # stop strings of one request
@@ -18,9 +17,12 @@ class Limits:
     stalled_client_s: float = 120.0  # time a client may take to accept one write; then its request is cancelled
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_message_bytes", "max_concurrent_requests", "max_choices"):
+        for name in ("max_body_bytes", "max_concurrent_requests", "max_choices"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("max_stop_sequences", "keepalive_s", "stalled_client_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class GatewayConfig:
     drain_timeout_s: float = 30.0  # seconds that running requests get after SIGTERM
     enable_force_include_usage: bool = False  # send usage in every HTTP stream, asked for or not
     strict_params: bool = False  # refuse unknown fields of an HTTP body instead of ignoring them
-    log_level: str = "info"  # debug, info, warning or error
+    log_level: LogLevel = "info"  # least severe line that is written
     log_format: LogFormat = "json"  # json or text
     limits: Limits = field(default_factory=Limits)
 

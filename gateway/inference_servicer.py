@@ -14,6 +14,9 @@ from gateway.core.limits import InvalidParameter
 from gateway.generator import Generator
 from octavo import telemetry
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
+from octavo.interceptors import text_metadata
+
+SERVICE_NAME = "octavo.inference.v1.InferenceService"
 
 Context = Any  # grpc.aio.ServicerContext; its published types lack half of what it does
 
@@ -96,7 +99,7 @@ def _wanted(request: inference_pb2.GenerateRequest, context: Context) -> Generat
 
 def _echo_request_id(context: Context) -> dict[str, str]:
     """The call's text metadata. Its x-request-id goes back with the trailers, errors included."""
-    metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+    metadata = text_metadata(context)
     if request_id := metadata.get("x-request-id"):
         context.set_trailing_metadata((("x-request-id", request_id),))
     return metadata

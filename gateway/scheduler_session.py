@@ -36,7 +36,7 @@ from gateway.core.submission import (
 )
 from gateway.inbox import Inbox
 from octavo import errors, logs
-from octavo.client import RETRY_SCHEDULE_S
+from octavo.client import retry_pause_s
 from octavo.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 GIVE_UP_AFTER_S = 30.0  # without a scheduler, open requests fail after this time
@@ -166,7 +166,7 @@ class SchedulerSession:
             if time.monotonic() - self._lost_at_s >= GIVE_UP_AFTER_S:
                 self._fail_open(problem)
             num_tries = 0 if time.monotonic() - dialled_at_s >= SHORT_LIFE_S else num_tries + 1
-            await asyncio.sleep(RETRY_SCHEDULE_S[min(num_tries, len(RETRY_SCHEDULE_S)) - 1] if num_tries else 0)
+            await asyncio.sleep(retry_pause_s(num_tries - 1) if num_tries else 0)
 
     async def _run_stream(self) -> str:
         """One stream from hello to loss; what ended it."""

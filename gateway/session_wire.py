@@ -1,9 +1,7 @@
 """Converts between the values of `core/submission` and the messages of octavo.scheduler.v1's Session stream."""
 
 import itertools
-import sys
 import time
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 
 from google.protobuf.duration_pb2 import Duration
@@ -21,6 +19,7 @@ from gateway.core.submission import (
     Tokens,
     Update,
 )
+from octavo.columns import pack, unpack
 from octavo.common.v1 import common_pb2
 from octavo.scheduler.v1 import scheduler_pb2
 
@@ -81,28 +80,12 @@ def state(message: scheduler_pb2.ServingState) -> SchedulerState:
     )
 
 
-def pack(token_ids: Sequence[int]) -> bytes:
-    """uint32, little endian."""
-    packed = array("I", token_ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def unpack(data: bytes) -> "array[int]":
-    """The inverse of pack."""
-    ids = array("I", data)
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return ids
-
-
 def _tokens(events: scheduler_pb2.Events, has_logprobs: Callable[[int], bool]) -> Iterator[tuple[int, Tokens]]:
     """Cut the columns into one piece per request."""
     now_s = time.monotonic()
-    token_ids = unpack(events.token_ids)
-    request_nums = unpack(events.request_nums)
-    counts = unpack(events.num_tokens) if events.num_tokens else itertools.repeat(1, len(request_nums))
+    token_ids = unpack("token_ids", events.token_ids)
+    request_nums = unpack("request_nums", events.request_nums)
+    counts = unpack("num_tokens", events.num_tokens) if events.num_tokens else itertools.repeat(1, len(request_nums))
     start = logprobs_start = 0
     for request_num, count in zip(request_nums, counts, strict=True):
         num_logprobs = count if has_logprobs(request_num) else 0

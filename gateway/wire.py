@@ -24,7 +24,7 @@ from gateway.core.generation import (
     TokenLogprob,
     TokenPrompt,
 )
-from gateway.core.limits import InvalidParameter
+from gateway.core.limits import InvalidParameter, priority_of
 from octavo.inference.v1 import inference_pb2
 
 FINISH_REASONS = {
@@ -49,7 +49,7 @@ def request(
         n=message.sampling.n if message.sampling.HasField("n") else 1,
         cache_salt=message.cache.salt,
         cache_bypass=message.cache.bypass,
-        priority=message.priority if message.HasField("priority") else _priority(metadata),
+        priority=message.priority if message.HasField("priority") else priority_of(metadata.get("x-priority", "0")),
         client_request_id=message.request_id,
         correlation_id=metadata.get("x-request-id", ""),
         tenant=metadata.get("x-tenant-id", ""),
@@ -157,14 +157,6 @@ def _stopping(message: inference_pb2.StopParams) -> Stopping:
         ignore_eos=message.ignore_eos,
         include_stop_sequence=message.include_stop_sequence,
     )
-
-
-def _priority(metadata: Mapping[str, str]) -> int:
-    text = metadata.get("x-priority", "0")
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidParameter("x-priority", f"must be an integer, got {text!r}") from None
 
 
 def _started(event: Started) -> inference_pb2.Started:

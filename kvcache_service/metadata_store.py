@@ -172,19 +172,18 @@ class MetadataStore:
                     record.meta_key(pool_id), record.blocks_key(pool_id), record.staged_key(pool_id)
                 )
                 self._closed.discard(pool_id)
-            for pool in list(self._pools):
-                await self._write(pool)
+            for pool, changes in [(pool, self._changes[pool.key.pool_id]) for pool in self._pools]:
+                await self._write(pool, changes)
         except (RedisError, OSError) as error:
             self._lost(error)
             return False
         return True
 
-    async def _write(self, pool: Pool) -> None:
-        changes = self._changes[pool.key.pool_id]
-        if changes.is_empty:
-            return
+    async def _write(self, pool: Pool, changes: Changes) -> None:
+        if changes.is_empty or self._changes.get(pool.key.pool_id) is not changes:
+            return  # nothing to say, or closed or opened again while others were written
         if not changes.needs_snapshot and not await self._write_changes(pool, changes):
-            _log.warning("metadata_record_lost", pool_id=pool.key.pool_id, record=self._written[pool.key.pool_id])
+            _log.warning("metadata_record_lost", pool_id=pool.key.pool_id)
             changes.start_over(time.monotonic())
         if changes.needs_snapshot:
             await self._write_snapshot(pool, changes)

@@ -20,6 +20,7 @@ from kvcache_service.core.plan import Grants
 from kvcache_service.core.pools import Pools
 from kvcache_service.metadata_store import MetadataStore
 from octavo import logs, telemetry
+from octavo.columns import Malformed, unpack
 from octavo.errors import StatusTable
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from octavo.kvcache.v1 import kvcache_pb2_grpc
@@ -32,7 +33,7 @@ STATUSES: StatusTable = {
     BadTable: (grpc.StatusCode.FAILED_PRECONDITION, "BAD_TABLE"),
     BadPool: (grpc.StatusCode.INVALID_ARGUMENT, "BAD_POOL"),
     UnknownPool: (grpc.StatusCode.NOT_FOUND, "UNKNOWN_POOL"),
-    wire.Malformed: (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED"),
+    Malformed: (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED"),
 }
 
 # A plan that cannot be applied is answered, so that one scheduler's mistake does not end the stream of its pools.
@@ -42,7 +43,7 @@ REFUSALS: Mapping[type[Exception], str] = {
     OutOfOrder: "OUT_OF_ORDER",
     Conflict: "CONFLICT",
     BadPlan: "BAD_PLAN",
-    wire.Malformed: "BAD_PLAN",
+    Malformed: "BAD_PLAN",
 }
 
 _log = logs.get(__name__)
@@ -111,7 +112,7 @@ class KVCacheServicer(kvcache_pb2_grpc.KVCacheServiceServicer):
         )
 
     def _match(self, query: pb.MatchQuery) -> pb.MatchResult:
-        token_ids = wire.unpack("token_ids", query.token_ids)
+        token_ids = unpack("token_ids", query.token_ids)
         matches = self._pools.match(token_ids, wire.identity(query.identity, self._namespace_key))
         return pb.MatchResult(
             pools=[pb.PoolMatch(pool_id=pool_id, num_cached_tokens=cached) for pool_id, cached in matches.items()]

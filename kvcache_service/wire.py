@@ -1,9 +1,6 @@
-"""Messages to core values and back: packed uint32 columns, identities, plans, grants. Decides nothing."""
+"""Messages to core values and back: identities, plans, grants. Decides nothing."""
 
 import hashlib
-import sys
-from array import array
-from collections.abc import Iterable
 
 from google.protobuf.message import Message
 
@@ -24,41 +21,18 @@ from kvcache_service.core.plan import (
 )
 from kvcache_service.core.pools import Pool, PoolKey
 from kvcache_service.core.request import Identity
+from octavo.columns import Malformed, pack, unpack
 from octavo.common.v1 import common_pb2
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 
 DIGEST_BYTES = 16
 TRACE_CONTEXT_BYTES = (0, 25)
 
-
-class Malformed(Exception):
-    """Bytes that are not what their field says; nothing of the message was used."""
-
-
 _STATUSES = {
     AdmissionStatus.ADMITTED: pb.ADMISSION_STATUS_ADMITTED,
     AdmissionStatus.REFUSED: pb.ADMISSION_STATUS_REFUSED,
     AdmissionStatus.NOT_TRIED: pb.ADMISSION_STATUS_NOT_TRIED,
 }
-
-
-def unpack(name: str, packed: bytes) -> "array[int]":
-    """A column of uint32, little endian; raises Malformed if it ends within a number."""
-    if len(packed) % 4:
-        raise Malformed(f"{name} has {len(packed)} bytes; packed uint32 come in fours")
-    numbers = array("I", packed)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
-
-
-def pack(numbers: Iterable[int]) -> bytes:
-    """A column of uint32, little endian."""
-    column = numbers if isinstance(numbers, array) else array("I", numbers)
-    if sys.byteorder == "big":
-        column = column[:]
-        column.byteswap()
-    return column.tobytes()
 
 
 def digest(message: Message) -> bytes:
@@ -111,7 +85,7 @@ def declared_table(message: pb.DeclaredTable, namespace_key: bytes) -> DeclaredT
 
 
 def plan(message: pb.PlanStepRequest, namespace_key: bytes) -> Plan:
-    """A plan, column by column."""
+    """A plan, column by column; raises Malformed if one is not packed numbers."""
     return Plan(
         step=message.step,
         acked_step=message.acked_step,
@@ -164,18 +138,18 @@ def grants(granted: Grants) -> pb.Grants:
     )
 
 
-def figures(figures_: Figures) -> pb.PoolFigures:
+def figures(used: Figures) -> pb.PoolFigures:
     """How a pool is used."""
     return pb.PoolFigures(
-        num_blocks=figures_.num_blocks,
-        num_free=figures_.num_free,
-        num_cached=figures_.num_cached,
-        num_held=figures_.num_held,
-        num_query_tokens=figures_.num_query_tokens,
-        num_hit_tokens=figures_.num_hit_tokens,
-        num_preempted_query_tokens=figures_.num_preempted_query_tokens,
-        num_preempted_hit_tokens=figures_.num_preempted_hit_tokens,
-        num_evicted_blocks=figures_.num_evicted_blocks,
+        num_blocks=used.num_blocks,
+        num_free=used.num_free,
+        num_cached=used.num_cached,
+        num_held=used.num_held,
+        num_query_tokens=used.num_query_tokens,
+        num_hit_tokens=used.num_hit_tokens,
+        num_preempted_query_tokens=used.num_preempted_query_tokens,
+        num_preempted_hit_tokens=used.num_preempted_hit_tokens,
+        num_evicted_blocks=used.num_evicted_blocks,
     )
 
 

@@ -27,6 +27,11 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 _targets: "weakref.WeakKeyDictionary[grpc.aio.Channel, str]" = weakref.WeakKeyDictionary()
 
 
+def retry_pause_s(num_tries: int) -> float:
+    """How long to wait after a failed try that had `num_tries` failed ones before it."""
+    return RETRY_SCHEDULE_S[min(num_tries, len(RETRY_SCHEDULE_S) - 1)]
+
+
 class PeerMissing(Exception):
     """Nobody answered at an address within the time allowed."""
 
@@ -57,7 +62,7 @@ async def wait_ready(channel: grpc.aio.Channel, name: str, *, log: logs.Logger, 
         waited_s = time.monotonic() - started_at
         if timeout_s is not None and waited_s >= timeout_s:
             raise PeerMissing(f"{name or 'nobody'} at {target} after {waited_s:.1f} s: {problem}")
-        pause_s = RETRY_SCHEDULE_S[min(num_tries, len(RETRY_SCHEDULE_S) - 1)]
+        pause_s = retry_pause_s(num_tries)
         if waited_s - logged_at >= LOG_EVERY_S:
             logged_at = waited_s
             log.info(

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from octavo import environment, flags
@@ -17,8 +18,18 @@ from octavo.config_values import BadValue, parse
 T = TypeVar("T")
 Origin = Literal["flag", "environment", "default"]
 
-# Configurations made by load(), so that a start-up banner can say where each value came from.
-_LOADED: dict[int, tuple[object, str, dict[str, Origin]]] = {}
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A configuration made by load(), kept so that its id stays its own."""
+
+    config: object
+    prefix: str
+    origins: Mapping[str, Origin]
+
+
+# By id, so that a start-up banner can say where each value came from.
+_LOADED: dict[int, _Loaded] = {}
 
 
 def load(
@@ -47,7 +58,7 @@ def load(
         config = _build(cls, known, values)
     except BadValue as mistake:
         _exit(program, str(mistake))
-    _LOADED[id(config)] = (config, prefix, origins)
+    _LOADED[id(config)] = _Loaded(config, prefix, origins)
     return config
 
 
@@ -58,10 +69,10 @@ def fields(cls: type, prefix: str | None = None) -> list[Field]:
 
 def non_defaults(config: object) -> dict[str, tuple[object, Origin]]:
     """The settings given by flag or variable: name -> (value, origin). Secrets are masked."""
-    _, prefix, origins = _LOADED.get(id(config), (None, environment.prefix_of(type(config)), {}))
+    loaded = _LOADED.get(id(config)) or _Loaded(config, environment.prefix_of(type(config)), {})
     changed: dict[str, tuple[object, Origin]] = {}
-    for field in flatten(type(config), prefix):
-        origin = origins.get(field.name, "default")
+    for field in flatten(type(config), loaded.prefix):
+        origin = loaded.origins.get(field.name, "default")
         if origin != "default":
             changed[field.name] = (field.shown(field.value_in(config)), origin)
     return changed

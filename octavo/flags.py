@@ -23,12 +23,25 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
+def off(flag: str) -> str:
+    """The flag that switches off what `flag` switches on."""
+    return f"--no-{flag.removeprefix('--')}"
+
+
+def metavar(field: Field) -> str:
+    """What stands for the value in `--help`."""
+    if field.is_many:
+        return "A,B"
+    options = choices(field.value_type)
+    return "{" + ",".join(options) + "}" if options else str(field.value_type.__name__).upper()
+
+
 def _unknown(rest: Sequence[str], known: Sequence[Field]) -> str:
     flags = [argument for argument in rest if argument.startswith("--")]
     if not flags:
         return f"unexpected argument {rest[0]!r}; every setting is a flag, see --help"
     flag = flags[0].split("=")[0]
-    spellings = [field.flag for field in known] + [_off(field) for field in known if field.value_type is bool]
+    spellings = [field.flag for field in known] + [off(field.flag) for field in known if field.value_type is bool]
     return f"unknown flag {flag}{nearest(flag, spellings) or '; see --help'}"
 
 
@@ -46,26 +59,18 @@ def _add(group: argparse._ActionsContainer, field: Field) -> None:
     text = _help(field)
     if field.value_type is bool:
         group.add_argument(field.flag, dest=field.name, action="store_const", const=["true"], help=text)
-        group.add_argument(_off(field), dest=field.name, action="store_const", const=["false"], help=argparse.SUPPRESS)
+        group.add_argument(
+            off(field.flag), dest=field.name, action="store_const", const=["false"], help=argparse.SUPPRESS
+        )
         return
-    options = choices(field.value_type)
-    metavar = "{" + ",".join(options) + "}" if options else _metavar(field)
-    group.add_argument(field.flag, dest=field.name, action="append", metavar=metavar, help=text)
-
-
-def _off(field: Field) -> str:
-    return f"--no-{field.flag.removeprefix('--')}"
-
-
-def _metavar(field: Field) -> str:
-    return "A,B" if field.is_many else str(field.value_type.__name__).upper()
+    group.add_argument(field.flag, dest=field.name, action="append", metavar=metavar(field), help=text)
 
 
 def _help(field: Field) -> str:
     if field.is_required:
         default = "required"
     elif field.value_type is bool:
-        default = f"default: {'on' if field.default else 'off'}; {_off(field)} to switch off"
+        default = f"default: {'on' if field.default else 'off'}; {off(field.flag)} to switch off"
     else:
         default = f"default: {field.shown(field.default)}"
     return f"{field.help} [{default}; {field.env_var}]".strip().replace("%", "%%")

@@ -18,7 +18,6 @@ from octavo import errors, logs, telemetry
 Context = Any  # grpc.aio.ServicerContext; its published types lack half of what it does
 Handler = Any  # grpc.RpcMethodHandler
 Respond = Callable[[Any, Context], Awaitable[Any]]
-RPC_SYSTEM = "grpc"
 
 MAX_MESSAGE_CHARS = 2000  # an error travels in headers, of which HTTP/2 peers accept about 8 KiB
 
@@ -141,17 +140,17 @@ async def _abort(method: str, context: Context, failure: errors.Failure) -> NoRe
 
 def _bug(method: str, context: Context) -> errors.Failure:
     """INTERNAL with an id that finds the logged traceback; the client learns nothing else."""
-    request_id = _metadata(context).get("x-request-id") or uuid.uuid4().hex
+    request_id = text_metadata(context).get("x-request-id") or uuid.uuid4().hex
     _log.exception("rpc_crashed", method=method, request_id=request_id)
     return errors.internal(request_id)
 
 
 def _start_span(method: str, context: Context) -> telemetry.Span:
-    metadata = _metadata(context)
+    metadata = text_metadata(context)
     parent = telemetry.context_from_traceparent(metadata.get("traceparent"), metadata.get("tracestate"))
     name = method.lstrip("/")
     return telemetry.start_span(
-        name, parent=parent, kind="server", attributes={"rpc.system.name": RPC_SYSTEM, "rpc.method": name}
+        name, parent=parent, kind="server", attributes={"rpc.system.name": "grpc", "rpc.method": name}
     )
 
 
@@ -179,5 +178,6 @@ def _code_of(context: Context) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else "OK"
 
 
-def _metadata(context: Context) -> dict[str, str]:
+def text_metadata(context: Context) -> dict[str, str]:
+    """What a call brought besides its message, without the entries that are bytes."""
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}

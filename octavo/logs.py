@@ -12,7 +12,14 @@ from typing import Any, Literal
 from opentelemetry import trace
 
 LogFormat = Literal["json", "text"]
-LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 # Third-party loggers that describe every call they make at INFO.
 _CHATTY = ("httpx", "httpcore", "urllib3", "filelock", "huggingface_hub", "transformers", "asyncio", "grpc")
@@ -52,16 +59,16 @@ def get(name: str) -> Logger:
 
 def configure(service: str, *, level: str = "info", log_format: LogFormat = "json") -> None:
     """Send every log line of this process to stderr, once, in one shape. Calling it again replaces the set-up."""
-    if level not in LEVELS:
-        raise ValueError(f"log level {level!r} is unknown; choose one of {', '.join(LEVELS)}")
+    if level not in _LEVELS:
+        raise ValueError(f"log level {level!r} is unknown; choose one of {', '.join(_LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter(service) if log_format == "json" else _TextFormatter(service))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(LEVELS[level])
+    root.setLevel(_LEVELS[level])
     logging.captureWarnings(True)
     for name in _CHATTY:
-        logging.getLogger(name).setLevel(max(LEVELS[level], logging.WARNING))
+        logging.getLogger(name).setLevel(max(_LEVELS[level], logging.WARNING))
 
 
 def _event(record: logging.LogRecord, service: str) -> dict[str, Any]:

@@ -3,10 +3,16 @@
 It knows no text, no tensors and no block pool. Where to look:
 
 core/                the rules, pure; `core/scheduler.py` is one worker's scheduler
-engine.py            requests, their placement, and the workers that are attached
+engine.py            requests from submit to finish, and the gateways they came from
+placer.py            which worker gets a request  workers.py           which workers are attached
 worker_loop.py       plan, ask, settle, send: one loop per worker, one step ahead
 kvcache_client.py    the PlanStep stream          worker_link.py       the Connect stream of each worker
-gateway_sessions.py  the Session stream           servicer.py          GetState, Drain, and the status table
+gateway_session.py   the Session stream           servicer.py          the gRPC methods, and the status table
 tickets.py           what the shell keeps of a request: who asked, and when what happened
-spans.py, metrics.py what a person sees of it     wire.py              messages to core values and back
+reports.py           tells gateways, metrics and traces what the cores decided; spans.py, metrics.py,
+                     worker_metrics.py
+serving.py           what gateways are told       worker_hello.py      how a worker introduces itself
+kvcache_wire.py, session_wire.py, worker_wire.py
+                     messages to core values and back, a file per stream; streams.py writes them
+config.py            the settings                 __main__.py          the process
 """

@@ -11,9 +11,10 @@ from octavo.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_
 from octavo.worker.v1.worker_pb2_grpc import add_WorkerLinkServiceServicer_to_server
 from scheduler_service import engine, kvcache_client
 from scheduler_service.config import SchedulerConfig
-from scheduler_service.metrics import EngineCollector, Metrics
+from scheduler_service.metrics import Metrics
 from scheduler_service.reports import Reporter
 from scheduler_service.servicer import SERVICE_NAMES, STATUSES, SchedulerServicer, WorkerLinkServicer
+from scheduler_service.worker_metrics import WorkersCollector
 
 
 async def main() -> None:
@@ -31,7 +32,7 @@ async def main() -> None:
                 statuses=STATUSES,
             ) as running,
         ):
-            exposition.REGISTRY.register(EngineCollector(running.workers))
+            exposition.REGISTRY.register(WorkersCollector(running.workers))
 
             def register(grpc_server: grpc.aio.Server) -> None:
                 add_SchedulerServiceServicer_to_server(SchedulerServicer(running), grpc_server)

@@ -201,10 +201,10 @@ class Engine:
         ticket = Ticket(
             request=request,
             submission=submission,
-            listener=gateway,
+            gateway=gateway,
             trace=spans.trace_of(submission.trace_context),
         )
-        ticket.waits()
+        ticket.begin_wait()
         gateway.attach(ticket)
         self._reporter.opened(ticket)
         return ticket
@@ -255,7 +255,7 @@ class Engine:
             ticket = self._tickets[request.request_id]
             ticket.worker_id = None
             if request.status is Status.PREEMPTED:
-                ticket.is_preempted("worker_lost", request.num_known_tokens)
+                ticket.preempted("worker_lost", request.num_known_tokens)
             self._wait_for_worker(ticket)
         self._placer.put_back(requests)
 

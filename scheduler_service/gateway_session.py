@@ -1,5 +1,6 @@
-"""One gateway's requests and the stream on which it hears of them. Events pile up while the stream is busy and go out
-as one message. A new stream hears only of requests that it has submitted again, because that says what it has of them.
+"""One gateway's requests and the stream on which it hears of them; events pile up while it is busy and go out as one.
+
+A new stream hears only of requests that it has submitted again, because that says what it has of them.
 """
 
 import asyncio

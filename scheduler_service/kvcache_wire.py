@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from octavo.columns import pack, unpack
 from octavo.common.v1 import common_pb2
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from scheduler_service.core.plan import Admission, AdmissionStatus, DeclaredTable, Grants, Identity, Plan, PoolFigures
-from scheduler_service.wire import pack, unpack
 from scheduler_service.worker_hello import Hello
 
 _STATUSES = {

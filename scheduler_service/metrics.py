@@ -1,16 +1,11 @@
-"""What Prometheus sees of the scheduler, under vLLM's names where vLLM has one.
+"""What Prometheus sees of requests and steps as they happen, under vLLM's names where vLLM has one.
 
-Gauges and counters are read from the schedulers when somebody scrapes; only histograms cost anything in a step.
+What the schedulers count themselves is in `worker_metrics`.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from scheduler_service.core.scheduler import Scheduler
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
                 80.0, 160.0, 640.0, 2560.0)  # fmt: skip
@@ -20,19 +15,6 @@ STEP_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FINISHED_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 LABELS = ("model_name", "engine")
-
-
-class Engine(Protocol):
-    """A worker's scheduler, as the collector reads it."""
-
-    @property
-    def worker_id(self) -> str: ...
-
-    @property
-    def model_name(self) -> str: ...
-
-    @property
-    def core(self) -> Scheduler: ...
 
 
 class Metrics:
@@ -59,48 +41,3 @@ class Metrics:
             self.success.labels(model_name, worker_id, reason)
         for metric in (self.prompt_tokens, self.queue, self.prefill, self.decode, self.ttft, self.step, self.batch):
             metric.labels(model_name, worker_id)
-
-
-class EngineCollector(Collector):
-    """Reads the schedulers of the attached workers."""
-
-    def __init__(self, engines: "Engines") -> None:
-        self._engines = engines
-
-    def collect(self) -> Iterator[Metric]:
-        engines = list(self._engines.loops)
-        for name, text, value in _GAUGES:
-            gauge = GaugeMetricFamily(name, text, labels=LABELS)
-            for engine in engines:
-                gauge.add_metric((engine.model_name, engine.worker_id), value(engine.core))
-            yield gauge
-        for name, text, value in _COUNTERS:
-            counter = CounterMetricFamily(name, text, labels=LABELS)
-            for engine in engines:
-                counter.add_metric((engine.model_name, engine.worker_id), value(engine.core))
-            yield counter
-
-
-class Engines(Protocol):
-    """Whoever knows the attached workers."""
-
-    @property
-    def loops(self) -> Iterable[Engine]: ...
-
-
-def _usage(core: Scheduler) -> float:
-    pool = core.figures.pool
-    return pool.num_held / (pool.num_blocks - 1) if pool.num_blocks > 1 else 0.0
-
-
-_GAUGES = (
-    ("vllm:num_requests_running", "Requests with blocks.", lambda core: len(core.running)),
-    ("vllm:num_requests_waiting", "Requests without.", lambda core: core.num_waiting),
-    ("vllm:kv_cache_usage_perc", "Share of the blocks that requests hold, 0 to 1.", _usage),
-)
-_COUNTERS = (
-    ("vllm:prefix_cache_queries", "Tokens looked up at first admissions.", lambda core: core.figures.num_query_tokens),
-    ("vllm:prefix_cache_hits", "Tokens of those that were hits.", lambda core: core.figures.num_hit_tokens),
-    ("vllm:num_preemptions", "Requests that lost their blocks.", lambda core: core.figures.num_preemptions),
-    ("vllm:generation_tokens", "Tokens generated.", lambda core: core.figures.num_output_tokens),
-)

@@ -1,5 +1,4 @@
-"""Tells everybody who is concerned what the cores decided: gateways their events, metrics their numbers, traces their
-spans. Decides nothing."""
+"""Tells whoever is concerned what the cores decided: gateways, metrics and traces. Decides nothing."""
 
 import asyncio
 import time
@@ -113,16 +112,16 @@ class Reporter:
     def admitted(self, requests: Iterable[Request], labels: tuple[str, str]) -> None:
         for request in requests:
             ticket = self.tickets[request.request_id]
-            if ticket.is_scheduled():
+            if ticket.scheduled():
                 assert ticket.admitted_ns is not None
                 self.metrics.queue.labels(*labels).observe((ticket.admitted_ns - ticket.submitted_ns) / 1e9)
-                ticket.listener.admitted(ticket)
+                ticket.gateway.admitted(ticket)
 
     def preempted(self, requests: Iterable[Request], reason: str) -> None:
         for request in requests:
             _log.info("request_preempted", request_id=request.request_id, reason=reason,
                       num_known_tokens=request.num_known_tokens)  # fmt: skip
-            self.tickets[request.request_id].is_preempted(reason, request.num_known_tokens)
+            self.tickets[request.request_id].preempted(reason, request.num_known_tokens)
 
     def tokens(self, outputs: Iterable[Output], logprobs: Iterable[bytes], labels: tuple[str, str]) -> None:
         """New tokens; `logprobs` holds one entry for each sampled token of the rows that asked."""
@@ -133,10 +132,10 @@ class Reporter:
             ticket = self.tickets.get(output.request.request_id)
             if ticket is None or not output.token_ids:
                 continue
-            if ticket.has_tokens(now_ns):
+            if ticket.got_tokens(now_ns):
                 self._first_token(ticket, labels)
             ticket.logprobs += its_own
-            ticket.listener.tokens(ticket, output.token_ids, its_own)
+            ticket.gateway.tokens(ticket, output.token_ids, its_own)
 
     def _first_token(self, ticket: Ticket, labels: tuple[str, str]) -> None:
         assert ticket.admitted_ns is not None
@@ -148,42 +147,45 @@ class Reporter:
     def finished(self, requests: Iterable[Request], labels: tuple[str, str] | None) -> None:
         """Requests that have ended; `labels` of the worker that served them, if one did."""
         for request in requests:
-            ticket = self.tickets.pop(request.request_id)
+            ticket = self._close(request)
             ending = _ending(ticket)
-            self._closed(ticket, ending)
+            spans.record_request(ticket, ending)
+            _log_end(ticket, ending)
             if labels is not None:
                 self.metrics.success.labels(*labels, FINISHED_REASONS[ending.reason]).inc()
                 if ticket.first_token_ns is not None:
                     lived_ns = time.monotonic_ns() - ticket.first_token_ns
                     self.metrics.decode.labels(*labels).observe(lived_ns / 1e9)
-            ticket.listener.finished(ticket, ending)
+            ticket.gateway.finished(ticket, ending)
 
     def rejected(self, request: Request, failure: Failure) -> None:
         """A request that was not taken."""
+        ticket = self._close(request)
+        spans.record_refusal(ticket.submission.trace_context, failure.reason, failure.message)
+        ticket.gateway.rejected(ticket.request_num, failure)
+
+    def _close(self, request: Request) -> Ticket:
+        """The request is no longer open: its ticket, taken out."""
         ticket = self.tickets.pop(request.request_id)
         self._closing.set()
         ticket.stop_timers()
         self._num_traced -= ticket.trace is not None
-        spans.record_refusal(ticket.submission.trace_context, failure.reason, failure.message)
-        ticket.listener.rejected(ticket.request_num, failure)
+        return ticket
 
-    def _closed(self, ticket: Ticket, ending: Ending) -> None:
-        self._closing.set()
-        ticket.stop_timers()
-        self._num_traced -= ticket.trace is not None
-        spans.record_request(ticket, ending)
-        request = ticket.request
-        _log.debug(
-            "request_finished",
-            request_id=request.request_id,
-            client_request_id=ticket.submission.client_request_id,
-            reason=ending.reason,
-            failure=ending.failure.reason if ending.failure is not None else None,
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_cached_tokens=request.num_cached_tokens,
-            num_output_tokens=request.num_output_tokens,
-            num_preemptions=request.num_preemptions,
-        )
+
+def _log_end(ticket: Ticket, ending: Ending) -> None:
+    request = ticket.request
+    _log.debug(
+        "request_finished",
+        request_id=request.request_id,
+        client_request_id=ticket.submission.client_request_id,
+        reason=ending.reason,
+        failure=ending.failure.reason if ending.failure is not None else None,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_cached_tokens=request.num_cached_tokens,
+        num_output_tokens=request.num_output_tokens,
+        num_preemptions=request.num_preemptions,
+    )
 
 
 def _ending(ticket: Ticket) -> Ending:

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
+from octavo.columns import Malformed
 from octavo.errors import StatusTable
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from octavo.scheduler.v1 import scheduler_pb2_grpc
@@ -21,7 +22,6 @@ from scheduler_service.core.rejection import (
 from scheduler_service.engine import Engine
 from scheduler_service.gateway_session import GatewaySession
 from scheduler_service.streams import first_of
-from scheduler_service.wire import Malformed
 from scheduler_service.worker_loop import WorkerLoop
 
 SERVICE_NAMES = ("octavo.scheduler.v1.SchedulerService", "octavo.worker.v1.WorkerLinkService")

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from google.protobuf.duration_pb2 import Duration
+
+from octavo.columns import pack, unpack
 from octavo.common.v1 import common_pb2
 from octavo.errors import Failure
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from scheduler_service.serving import ServingState
 from scheduler_service.tickets import Ending, Submission, Ticket
-from scheduler_service.wire import duration, pack, unpack
 
 _REASONS = {
     "stop": pb.FINISH_REASON_STOP,
@@ -88,7 +90,7 @@ def admitted(ticket: Ticket) -> pb.Admitted:
     return pb.Admitted(
         request_num=ticket.request_num,
         num_cached_tokens=ticket.request.num_cached_tokens,
-        queue_duration=duration((ticket.admitted_ns or ticket.submitted_ns) - ticket.submitted_ns),
+        queue_duration=_duration((ticket.admitted_ns or ticket.submitted_ns) - ticket.submitted_ns),
     )
 
 
@@ -108,9 +110,9 @@ def finished(ticket: Ticket, ending: Ending, now_ns: int) -> pb.Finished:
             num_output_tokens=request.num_output_tokens,
             num_cached_tokens=request.num_cached_tokens,
             num_preemptions=request.num_preemptions,
-            queue_duration=duration(admitted_ns - ticket.submitted_ns),
-            prefill_duration=duration(first_ns - admitted_ns),
-            decode_duration=duration(now_ns - first_ns),
+            queue_duration=_duration(admitted_ns - ticket.submitted_ns),
+            prefill_duration=_duration(first_ns - admitted_ns),
+            decode_duration=_duration(now_ns - first_ns),
         ),
     )
 
@@ -122,7 +124,7 @@ def rejected(request_num: int, why: Failure) -> pb.Rejected:
 def failure(failure_: Failure) -> pb.Failure:
     message = pb.Failure(reason=failure_.reason, message=failure_.message, metadata=failure_.metadata)
     if failure_.retry_after_s is not None:
-        message.retry_after.CopyFrom(duration(int(failure_.retry_after_s * 1e9)))
+        message.retry_after.CopyFrom(_duration(int(failure_.retry_after_s * 1e9)))
     return message
 
 
@@ -140,4 +142,10 @@ def state(serving: ServingState) -> pb.ServingState:
         message.model.name = serving.model.name
         message.model.max_model_len = serving.model.max_model_len
         message.model.vocab_size = serving.model.vocab_size
+    return message
+
+
+def _duration(nanoseconds: int) -> Duration:
+    message = Duration()
+    message.FromNanoseconds(max(0, nanoseconds))
     return message

@@ -10,7 +10,7 @@ from typing import Final
 from octavo import telemetry
 from octavo.telemetry import Event, Span, SpanContext, record_span
 from scheduler_service.core.request import Request
-from scheduler_service.tickets import Ending, StepFacts, Ticket, Trace
+from scheduler_service.tickets import Ending, StepFacts, Ticket, Trace, Wait
 
 MAX_LINKS: Final = 64
 NUM_SLOW_STEPS: Final = 3  # linked from `decode`
@@ -42,7 +42,7 @@ def record_request(ticket: Ticket, ending: Ending) -> None:
     to_wall_ns = time.time_ns() - now_ns
     _record_admit(ticket, trace, to_wall_ns)
     for wait in trace.waits:
-        _record_wait(ticket, trace, to_wall_ns, index=trace.waits.index(wait), until_ns=wait.end_ns or now_ns)
+        _record_wait(wait, trace, to_wall_ns, until_ns=wait.end_ns or now_ns)
     if ticket.admitted_ns is not None:
         _record_prefill(ticket, trace, to_wall_ns, until_ns=ticket.first_token_ns or now_ns)
     if ticket.first_token_ns is not None:
@@ -65,8 +65,7 @@ def _record_admit(ticket: Ticket, trace: Trace, to_wall_ns: int) -> None:
     )
 
 
-def _record_wait(ticket: Ticket, trace: Trace, to_wall_ns: int, *, index: int, until_ns: int) -> None:
-    wait = trace.waits[index]
+def _record_wait(wait: Wait, trace: Trace, to_wall_ns: int, *, until_ns: int) -> None:
     attributes: dict[str, int | str] = {
         "octavo.queue.depth_at_entry": wait.depth,
         "octavo.queue.tokens_ahead": wait.tokens_ahead,
@@ -119,14 +118,14 @@ def _record_decode(ticket: Ticket, trace: Trace, to_wall_ns: int, ending: Ending
     assert ticket.first_token_ns is not None
     assert ticket.last_token_ns is not None
     slowest = sorted(trace.decodes, key=lambda step: step.done_ns - step.sent_ns, reverse=True)[:NUM_SLOW_STEPS]
-    events = [("first_token", ticket.first_token_ns, {}), *trace.events]
+    events = [Event("first_token", ticket.first_token_ns), *trace.events]
     record_span(
         "decode",
         parent=trace.parent,
         start_ns=ticket.first_token_ns + to_wall_ns,
         end_ns=ticket.last_token_ns + to_wall_ns,
         attributes=_decode_attributes(ticket, trace, ending),
-        events=[Event(name, at_ns + to_wall_ns, attributes) for name, at_ns, attributes in events],
+        events=[Event(event.name, event.at_ns + to_wall_ns, event.attributes) for event in events],
         links=[telemetry.link(step.context) for step in slowest if step.context is not None],
         error=ending.failure.message if ending.failure is not None else None,
     )

@@ -1,4 +1,4 @@
-"""Small helpers of long streams: one writer per stream, and both directions ending together."""
+"""What long streams have in common: one writer each, and both directions ending together."""
 
 import asyncio
 from collections import deque

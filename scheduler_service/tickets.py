@@ -4,23 +4,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from octavo.errors import Failure
-from octavo.telemetry import SpanContext
+from octavo.telemetry import Event, SpanContext
 from scheduler_service.core.request import Request
 
-
-class Listener(Protocol):
-    """Where the events of a gateway's requests go: a connected gateway's outbox, or nobody's."""
-
-    def admitted(self, ticket: "Ticket") -> None: ...
-
-    def tokens(self, ticket: "Ticket", token_ids: Sequence[int], logprobs: Sequence[bytes]) -> None: ...
-
-    def finished(self, ticket: "Ticket", ending: "Ending") -> None: ...
-
-    def rejected(self, request_num: int, failure: Failure) -> None: ...
+if TYPE_CHECKING:
+    from scheduler_service.gateway_session import GatewaySession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +81,7 @@ class Trace:
     waits: list[Wait] = field(default_factory=list)
     chunks: list[tuple[StepFacts, int]] = field(default_factory=list)  # step, tokens
     decodes: list[StepFacts] = field(default_factory=list)
-    events: list[tuple[str, int, dict[str, int | str]]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)  # of the monotonic clock
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -99,7 +90,7 @@ class Ticket:
 
     request: Request
     submission: Submission
-    listener: Listener
+    gateway: "GatewaySession"  # hears what becomes of it
     trace: Trace | None  # None: not sampled
     submitted_ns: int = field(default_factory=time.monotonic_ns)
     worker_id: str | None = None  # where it is placed
@@ -119,19 +110,19 @@ class Ticket:
     def request_num(self) -> int:
         return self.submission.request_num
 
-    def waits(self, reason: str = "") -> None:
+    def begin_wait(self, reason: str = "") -> None:
         """It begins to wait for a place in a step."""
         if self.trace is not None:
             self.trace.waits.append(Wait(time.monotonic_ns(), reason))
 
-    def is_queued(self, *, depth: int, tokens_ahead: int) -> None:
+    def queued(self, *, depth: int, tokens_ahead: int) -> None:
         """It waits on a worker, behind so many."""
         if self.trace is not None:
             self.trace.waits[-1].depth = depth
             self.trace.waits[-1].tokens_ahead = tokens_ahead
 
-    def is_scheduled(self) -> bool:
-        """It is let in; whether for the first time."""
+    def scheduled(self) -> bool:
+        """It is let in; returns whether for the first time."""
         now_ns = time.monotonic_ns()
         is_first = self.admitted_ns is None
         if is_first:
@@ -139,18 +130,19 @@ class Ticket:
         if self.trace is not None:
             wait = self.trace.waits[-1]
             wait.end_ns, wait.waited_for = now_ns, self.request.waited_for
-            self.trace.events += [] if is_first else [("resumed", now_ns, {})]
+            if not is_first:
+                self.trace.events.append(Event("resumed", now_ns))
         return is_first
 
-    def is_preempted(self, reason: str, num_tokens: int) -> None:
+    def preempted(self, reason: str, num_tokens: int) -> None:
         """It lost its blocks and waits again."""
         if self.trace is not None:
             attributes: dict[str, int | str] = {"octavo.reason": reason, "octavo.tokens_to_recompute": num_tokens}
-            self.trace.events.append(("preempted", time.monotonic_ns(), attributes))
-            self.waits("preempted")
+            self.trace.events.append(Event("preempted", time.monotonic_ns(), attributes))
+            self.begin_wait("preempted")
 
-    def has_tokens(self, now_ns: int) -> bool:
-        """New tokens came; whether they are the first."""
+    def got_tokens(self, now_ns: int) -> bool:
+        """New tokens came; returns whether they are the first."""
         is_first = self.first_token_ns is None
         if is_first:
             self.first_token_ns = now_ns

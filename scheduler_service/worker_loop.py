@@ -5,13 +5,14 @@ requests come here, and what becomes of them when the worker is gone, is the eng
 """
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from octavo import logs
-from octavo.client import RETRY_SCHEDULE_S
+from octavo.client import RETRY_SCHEDULE_S, retry_pause_s
 from scheduler_service.core.outcome import Settlement
 from scheduler_service.core.plan import Grants, Limits, Plan, Pool, StepStatus
 from scheduler_service.core.policy import Policy
@@ -44,12 +45,13 @@ class WorkerLoop:
         on_change: Callable[[], None],
     ) -> None:
         hello = link.hello
+        limits = _limits(hello, limits)
         self.link = link
         self.core = Scheduler(
             pool=Pool(
                 num_blocks=hello.num_blocks,
                 block_size=hello.fingerprint.block_size,
-                max_model_len=max_model_len(hello, limits),
+                max_model_len=_max_model_len(hello, limits),
             ),
             limits=limits,
             policy=policy,
@@ -176,14 +178,13 @@ class WorkerLoop:
         try:
             await self._kvcache.open_pool(hello, self.core.declare_tables())
         except PoolLost as lost:
-            pause_s = RETRY_SCHEDULE_S[min(self._num_open_tries, len(RETRY_SCHEDULE_S) - 1)]
             if self._num_open_tries == 0:
                 _log.warning(
                     "kvcache_unreachable", worker_id=self.worker_id, problem=str(lost),
                     next_tries_in_s=list(RETRY_SCHEDULE_S), then_every_s=RETRY_SCHEDULE_S[-1],
                 )  # fmt: skip
+            asyncio.get_running_loop().call_later(retry_pause_s(self._num_open_tries), self._reopen)
             self._num_open_tries += 1
-            asyncio.get_running_loop().call_later(pause_s, self._reopen)
             return
         self._num_open_tries = 0
         self.core.pool_reopened()
@@ -209,8 +210,8 @@ class WorkerLoop:
         self._num_inbox_tokens -= request.num_known_tokens
         self._num_inbox_requests -= 1
         ticket = self._reporter.tickets[request.request_id]
-        if ticket.trace is not None:
-            ticket.is_queued(depth=self.core.num_waiting, tokens_ahead=self.core.num_queued_tokens)
+        if ticket.trace is not None:  # counting what is ahead costs a look at every request
+            ticket.queued(depth=self.core.num_waiting, tokens_ahead=self.core.num_queued_tokens)
         try:
             is_open = self.core.submit(request, at_front=at_front)
         except Rejected as rejected:
@@ -247,7 +248,13 @@ class WorkerLoop:
         self._reporter.metrics.step.labels(*self.labels).observe(result.busy_us / 1e6)
 
 
-def max_model_len(hello: Hello, limits: Limits) -> int:
+def _limits(hello: Hello, limits: Limits) -> Limits:
+    """The limits of steps for this worker, which fails one with more tokens than it said it takes."""
+    num_tokens = min(limits.max_num_batched_tokens, hello.max_num_batched_tokens)
+    return dataclasses.replace(limits, max_num_batched_tokens=num_tokens)
+
+
+def _max_model_len(hello: Hello, limits: Limits) -> int:
     """The longest sequence; without chunks none may exceed what one step can take."""
     if limits.is_chunked_prefill:
         return hello.max_model_len

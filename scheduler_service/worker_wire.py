@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from octavo.columns import pack, unpack
 from octavo.common.v1 import common_pb2
 from octavo.worker.v1 import worker_pb2 as pb
 from scheduler_service.core.plan import NewRequest, Step, StepResult, StepStatus
 from scheduler_service.tickets import Ticket
-from scheduler_service.wire import pack, unpack
 from scheduler_service.worker_hello import Fingerprint, Hello
 
 _STATUSES = {

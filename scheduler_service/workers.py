@@ -12,7 +12,7 @@ from typing import Final
 import grpc
 
 from octavo import logs
-from octavo.client import RETRY_SCHEDULE_S
+from octavo.client import retry_pause_s
 from octavo.errors import Failed, Failure
 from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
@@ -189,4 +189,4 @@ class Workers:
         for attempt in range(CLOSE_TRIES):
             if await self._kvcache.close_pool(hello):
                 return
-            await asyncio.sleep(RETRY_SCHEDULE_S[min(attempt, len(RETRY_SCHEDULE_S) - 1)])
+            await asyncio.sleep(retry_pause_s(attempt))

@@ -97,6 +97,17 @@ def check(request: GenerationRequest, limits: RequestLimits) -> None:
         raise InvalidParameter("priority", f"must fit 32 bits, got {request.priority}")
 
 
+def priority_of(text: str) -> int:
+    """The priority in an `x-priority` header or metadata entry. Raises InvalidParameter."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise InvalidParameter("x-priority", f"must be an integer, got {text[:40]!r}") from None
+    if value not in _INT32:
+        raise InvalidParameter("x-priority", f"must fit 32 bits, got {text[:40]}")
+    return value
+
+
 def max_new_tokens(num_prompt_tokens: int, *, requested: int | None, max_model_len: int) -> int:
     """How many tokens may be generated: what was asked for, as far as the context has room.
 

@@ -6,7 +6,6 @@ Which exception means what is `gateway.failures`' table; how a failure looks ove
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import grpc
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.datastructures import Headers
@@ -81,8 +80,7 @@ def problem(exc: Exception, request_id: str) -> Problem:
     failure = errors.from_exception(exc, STATUSES)
     if failure is None:
         _log.exception("http_request_failed", request_id=request_id, error=type(exc).__name__)
-        message = f"the server failed on this request; its log says why under request id {request_id}"
-        failure = Failure(code=grpc.StatusCode.INTERNAL, reason="INTERNAL", message=message)
+        failure = errors.internal(request_id)
     return from_failure(failure)
 
 

@@ -9,13 +9,13 @@ from opentelemetry.trace import INVALID_SPAN
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from gateway.core import limits
 from gateway.core.limits import InvalidParameter
 from octavo import telemetry
 from octavo.telemetry import Span, SpanContext
 
 # Ours first; the others are what inference gateways in front of us send.
 _TENANT_HEADERS = ("x-tenant-id", "x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")
-_MAX_TENANT_CHARS = 256
 _SAFE_REQUEST_ID = re.compile(r"^[\x21-\x7e]{1,128}$")
 _SCOPE_KEY = "octavo.exchange"
 # Asked for every few seconds by machines; a span for each would bury the requests.
@@ -72,23 +72,14 @@ def tenant(headers: Headers) -> str:
     if name is None:
         return ""
     value = headers[name].strip()
-    if len(value) > _MAX_TENANT_CHARS:
-        raise InvalidParameter(name, f"at most {_MAX_TENANT_CHARS} characters, got {len(value)}")
+    if len(value) > limits.MAX_ID_CHARS:  # told here by the name of the header that was sent
+        raise InvalidParameter(name, f"at most {limits.MAX_ID_CHARS} characters, got {len(value)}")
     return value
 
 
 def priority(headers: Headers, in_body: int | None) -> int:
     """Lower is served first; the body's field wins over the header."""
-    if in_body is not None:
-        return in_body
-    text = headers.get("x-priority", "0").strip()
-    try:
-        value = int(text)
-    except ValueError:
-        raise InvalidParameter("x-priority", f"must be an integer, got {text[:40]!r}") from None
-    if not -(2**31) <= value < 2**31:
-        raise InvalidParameter("x-priority", f"must fit 32 bits, got {text[:40]}")
-    return value
+    return limits.priority_of(headers.get("x-priority", "0").strip()) if in_body is None else in_body
 
 
 def _server_span(scope: Scope, headers: Headers) -> Span:

@@ -128,13 +128,11 @@ def _admit(manager: KVCacheManager, plan: Plan, growing: _Growing) -> list[Admis
     admits, budget, num_left = plan.admits, growing.token_budget, plan.max_admissions
     is_over = bool(growing.preempted_handles)
     admissions = []
-    for handle, num_known, num_watermark in zip(
-        admits.handles, admits.num_known_tokens, admits.num_watermark_blocks, strict=True
-    ):
+    for index, handle in enumerate(admits.handles):
         if is_over or budget == 0 or num_left == 0:
             admissions.append(Admission(handle=handle, status=AdmissionStatus.NOT_TRIED))
             continue
-        admission = _admit_one(manager, plan, handle, budget, (num_known, num_watermark))
+        admission = _admit_one(manager, plan, index, budget=budget)
         admissions.append(admission)
         is_over = admission.status is AdmissionStatus.REFUSED
         budget -= admission.num_granted_tokens
@@ -142,11 +140,10 @@ def _admit(manager: KVCacheManager, plan: Plan, growing: _Growing) -> list[Admis
     return admissions
 
 
-def _admit_one(
-    manager: KVCacheManager, plan: Plan, handle: int, budget: int, known_and_watermark: tuple[int, int]
-) -> Admission:
+def _admit_one(manager: KVCacheManager, plan: Plan, index: int, *, budget: int) -> Admission:
     """One admission within the budget; without chunked prefill the uncached rest must fit into it whole."""
-    num_known, num_watermark = known_and_watermark
+    handle, num_known = plan.admits.handles[index], plan.admits.num_known_tokens[index]
+    num_watermark = plan.admits.num_watermark_blocks[index]
     threshold = plan.long_prefill_token_threshold or num_known
     if plan.whole_prompts_only:
         num_uncached = num_known - len(manager.hits(manager.request(handle), num_known)) * manager.block_size

@@ -7,7 +7,7 @@ from typing import Self
 import grpc
 
 from octavo import client, errors
-from octavo.cli.server_address import CannotAsk, nobody_at
+from octavo.cli.server_address import CannotAsk, no_model_at, nobody_at
 from octavo.inference.v1 import inference_pb2 as pb
 from octavo.inference.v1 import inference_pb2_grpc as pb_grpc
 
@@ -82,7 +82,7 @@ class InferenceClient:
         except grpc.aio.AioRpcError as error:
             raise self._problem(error) from None
         if not answer.models:
-            raise CannotAsk(f"{self._target} serves no model yet; `octavo status` says why")
+            raise no_model_at(self._target)
         return str(answer.models[0].name)
 
     def _problem(self, error: grpc.aio.AioRpcError) -> CannotAsk:

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from octavo.cli.server_address import CannotAsk, nobody_at, refusal
+from octavo.cli.server_address import CannotAsk, no_model_at, nobody_at, refusal
 
 Message = Mapping[str, str]
 # A model may think for long before its first token; a server that is there accepts a connection at once.
@@ -33,7 +33,7 @@ class OpenAIClient:
             raise refusal(answer)
         models = answer.json()["data"]
         if not models:
-            raise CannotAsk(f"{self._url} serves no model yet; `octavo status` says why")
+            raise no_model_at(self._url)
         return str(models[0]["id"])
 
     def chat(self, model: str, messages: Sequence[Message], **options: Any) -> Iterator[str]:

@@ -15,8 +15,7 @@ from kvcache_service.config import KVCacheConfig
 from octavo import config
 from octavo.cli.serve_config import ServeConfig
 from octavo.config_fields import Field
-from octavo.config_values import choices
-from octavo.flags import nearest
+from octavo.flags import metavar, nearest, off
 from scheduler_service.config import SchedulerConfig
 
 CONFIGS: dict[str, type] = {
@@ -51,7 +50,7 @@ class Line:
     def add(self, service: str, setting: Field, text: str) -> None:
         """Note a setting of a service: as the flag that a mistake names, and as the variable it is started with."""
         if setting.value_type is bool:
-            self.argv[service].append(setting.flag if text == "true" else f"--no-{setting.flag.removeprefix('--')}")
+            self.argv[service].append(setting.flag if text == "true" else off(setting.flag))
         else:
             self.argv[service].append(f"{setting.flag}={text}")
         self.variables[service][f"OCTAVO_{service.upper()}_{setting.name.upper()}"] = text
@@ -171,15 +170,13 @@ def _add(group: "argparse._ArgumentGroup", flag: Flag) -> None:
     text = _help(flag) if flag.is_short else argparse.SUPPRESS
     spellings = [flag.spelling, *(alias for alias, ours in ALIASES.items() if ours == flag.spelling)]
     if setting.value_type is bool:
-        off = [f"--no-{spelling.removeprefix('--')}" for spelling in spellings]
+        offs = [off(spelling) for spelling in spellings]
         group.add_argument(*spellings, dest=_dest(flag), action="append_const", const="true", help=text)
-        group.add_argument(*off, dest=_dest(flag), action="append_const", const="false", help=argparse.SUPPRESS)
+        group.add_argument(*offs, dest=_dest(flag), action="append_const", const="false", help=argparse.SUPPRESS)
     elif setting.is_many:
         group.add_argument(*spellings, dest=_dest(flag), action="append", nargs="+", metavar="A", help=text)
     else:
-        options = choices(setting.value_type)
-        metavar = "{" + ",".join(options) + "}" if options else setting.value_type.__name__.upper()
-        group.add_argument(*spellings, dest=_dest(flag), action="append", metavar=metavar, help=text)
+        group.add_argument(*spellings, dest=_dest(flag), action="append", metavar=metavar(setting), help=text)
 
 
 def _help(flag: Flag) -> str:

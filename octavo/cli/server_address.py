@@ -33,6 +33,11 @@ def nobody_at(address: str, why: object, flag: str = f"--url or {URL_VARIABLE}")
     return CannotAsk(f"no server answers at {address} ({why}); start one with `octavo serve`, or name it with {flag}")
 
 
+def no_model_at(address: str) -> CannotAsk:
+    """A server that lists no model."""
+    return CannotAsk(f"{address} serves no model yet; `octavo status` says why")
+
+
 def refusal(answer: httpx.Response) -> CannotAsk:
     """The words of an error answer; its body must have been read."""
     try:

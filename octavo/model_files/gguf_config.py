@@ -78,7 +78,6 @@ def config(metadata: Metadata) -> dict[str, object]:
     model_type, architecture = ARCHITECTURES[arch]
     hidden_size = metadata.integer(f"{arch}.embedding_length")
     num_heads = metadata.integer(f"{arch}.attention.head_count")
-    has_bias = metadata.has_tensor("blk.0.attn_q.bias")
     values: dict[str, object] = {
         "architectures": [architecture],
         "model_type": model_type,
@@ -97,7 +96,7 @@ def config(metadata: Metadata) -> dict[str, object]:
         "dtype": "float32",
     }
     if model_type == "llama":
-        values |= {"attention_bias": has_bias, "mlp_bias": False}
+        values |= {"attention_bias": metadata.has_tensor("blk.0.attn_q.bias"), "mlp_bias": False}
     return values | _rope(metadata) | _special_ids(metadata)
 
 

@@ -15,8 +15,6 @@ from octavo.model_files import fetch
 from octavo.model_files.convert import config_dir_of
 from octavo.model_files.errors import ModelFilesError
 
-__all__ = ["DEMO_MODEL_NAME", "ModelFiles", "ModelFilesError", "resolve"]
-
 DEMO_MODEL_NAME = "SmolLM2-135M-Instruct"
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")

@@ -29,7 +29,7 @@ class Output:
 
 @dataclass(slots=True, kw_only=True)
 class Update:
-    """What a step's result, or the loss of its worker, came to."""
+    """What a step's result came to."""
 
     sent: SentStep | None = None
     outputs: list[Output] = field(default_factory=list)  # one per sampling row, in row order

@@ -1,6 +1,7 @@
 """Greedy tokens equal transformers' on the same weights in fp32, whatever batch, budget, cache and pool."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,21 @@ from tests.e2e.stack import Answer, Stack
 NUM_TOKENS = 64
 LOGPROB_TOLERANCE = 1e-3
 
-# Every stack of the matrix: name -> flags.
-STACKS = {
-    "budget 16": ("--max-num-batched-tokens", "16"),
-    "budget 64": ("--max-num-batched-tokens", "64"),
-    "budget 2048": ("--max-num-batched-tokens", "2048"),
-    "small pool": ("--num-blocks", "72", "--max-num-batched-tokens", "256"),
-    "two workers": ("--num-workers", "2"),
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Flags of a stack, and how many requests are at once in each round: the first is cold, the others are warm."""
+
+    flags: tuple[str, ...]
+    rounds: tuple[int, ...] = (16, 16)
+
+
+CASES = {
+    "budget-16": Case(("--max-num-batched-tokens", "16")),
+    "budget-64": Case(("--max-num-batched-tokens", "64"), rounds=(16, 4, 1)),
+    "budget-2048": Case(("--max-num-batched-tokens", "2048")),
+    "small-pool": Case(("--num-blocks", "72", "--max-num-batched-tokens", "256")),
+    "two-workers": Case(("--num-workers", "2")),
 }
 
 
@@ -41,14 +50,14 @@ def test_answers_equal_transformers_cold_and_warm_alone_and_together(stack: Stac
 
 @pytest.mark.matrix
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("name", CASES)
 def test_answers_equal_transformers_in_every_stack(name: str, tmp_path: Path, oracle: Oracle) -> None:
-    with Stack(tmp_path, *STACKS[name]) as stack:
+    case, num_preemptions = CASES[name], 0
+    with Stack(tmp_path, *case.flags) as stack:
         prompts = [stack.tokenize(prompt) for prompt in all_prompts()]
-        preemptions = 0
-        for at_once in (16, 4, 1):  # cold first, then on a warm prefix cache
+        for at_once in case.rounds:
             answers = stack.generate(prompts, max_tokens=NUM_TOKENS, at_once=at_once)
             assert_same(oracle, prompts, answers)
-            preemptions += sum(answer.num_preemptions for answer in answers)
-        if name == "small pool":
-            assert preemptions > 0, "the pool was not small enough to test preemption"
+            num_preemptions += sum(answer.num_preemptions for answer in answers)
+    if name == "small-pool":
+        assert num_preemptions > 0, "the pool was not small enough to test preemption"

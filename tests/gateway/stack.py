@@ -16,7 +16,7 @@ from gateway import failures, model_profile, scheduler_session, tokenizer
 from gateway.config import Limits
 from gateway.core.generation import GenerationEvent, GenerationRequest, Stopping, TextChunk, TextPrompt
 from gateway.generator import Generator
-from gateway.inference_servicer import InferenceServicer
+from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.request_metrics import RequestMetrics
 from gateway.scheduler_session import SchedulerSession
 from gateway.serving import Serving
@@ -25,8 +25,6 @@ from octavo.inference.v1 import inference_pb2_grpc
 from octavo.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
 from tests.fakes.scheduler import FakeScheduler
 from tests.gateway import tiny_model
-
-SERVICE_NAME = "octavo.inference.v1.InferenceService"
 
 
 @dataclass

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import redis.asyncio
 
 from kvcache_service import metadata_record as record
 from kvcache_service.core.block_hash import Fingerprint
@@ -186,6 +187,29 @@ async def test_steps_go_on_while_redis_is_dead_and_a_snapshot_follows(real_redis
         await eventually(lambda: driver.store.stats.is_connected and driver.store.stats.lag_s == 0)
         driver.prefill(100, family("z", 48))
         await up_to_date(driver, real_redis)
+
+
+async def test_pools_may_close_and_come_back_while_another_is_written(real_redis: RealRedis):
+    pools = Pools()
+
+    def open_pool(pool_id: str, incarnation: int) -> None:
+        key = PoolKey(pool_id=pool_id, incarnation=incarnation, session=1)
+        store.opened(pools.open(key, 101, fingerprint=FINGERPRINT, tables=[]))
+
+    async with redis.asyncio.from_url(real_redis.url) as client:
+        store = MetadataStore(client, pools, kvcache_incarnation=INCARNATION)
+        assert await store._write_all()
+        for pool_id in ("w1", "w2", "w3"):
+            open_pool(pool_id, incarnation=6)
+        writing = asyncio.create_task(store._write_all())
+        await asyncio.sleep(0)  # now it waits for Redis to take w1, and has w2 and w3 before it
+        pools.close("w2", 6)
+        store.closed("w2")
+        open_pool("w3", incarnation=7)
+        assert await writing
+        assert await store._write_all()
+    assert [real_redis.client.exists(record.meta_key(pool_id)) for pool_id in ("w1", "w2", "w3")] == [1, 0, 1]
+    assert real_redis.client.hget(record.meta_key("w3"), "incarnation") == b"7"
 
 
 async def test_a_redis_that_hangs_does_not_hold_up_steps(real_redis: RealRedis):

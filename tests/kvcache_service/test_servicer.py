@@ -11,11 +11,12 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kvcache_service import metrics, wire
+from kvcache_service import metrics
 from kvcache_service.core.pools import Pools
 from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
 from octavo import client, errors, server, telemetry
+from octavo.columns import pack, unpack
 from octavo.common.v1.common_pb2 import Fingerprint
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from octavo.kvcache.v1 import kvcache_pb2_grpc as pb_grpc
@@ -75,13 +76,13 @@ async def service() -> AsyncIterator[Service]:
 
 
 def declare(handle: int, prompt: Sequence[int], **identity: Any) -> pb.Declare:
-    return pb.Declare(handle=handle, token_ids=wire.pack(prompt), identity=pb.RequestIdentity(**identity))
+    return pb.Declare(handle=handle, token_ids=pack(prompt), identity=pb.RequestIdentity(**identity))
 
 
 def admits(*rows: tuple[int, int]) -> pb.Admits:
     handles, known = zip(*rows, strict=True)
-    zeros = wire.pack([0] * len(rows))
-    return pb.Admits(handles=wire.pack(handles), num_known_tokens=wire.pack(known), num_watermark_blocks=zeros)
+    zeros = pack([0] * len(rows))
+    return pb.Admits(handles=pack(handles), num_known_tokens=pack(known), num_watermark_blocks=zeros)
 
 
 def admit(handle: int, prompt: Sequence[int], **identity: Any) -> dict[str, Any]:
@@ -95,11 +96,11 @@ async def test_plans_are_answered_in_order_with_what_was_asked(service: Service)
     assert first.kvcache_incarnation == INCARNATION
     (admission,) = first.grants.admissions
     assert (admission.status, admission.num_granted_tokens) == (pb.ADMISSION_STATUS_ADMITTED, 40)
-    assert list(wire.unpack("block_ids", admission.block_ids)) == [1, 2, 3]
-    second = await service.plan(2, acked_step=1, grows=pb.Grows(handles=wire.pack([0]), wants=wire.pack([9])))
-    assert list(wire.unpack("", second.grants.grow_num_tokens)) == [9]
-    assert list(wire.unpack("", second.grants.grow_num_new_blocks)) == [1]
-    assert list(wire.unpack("", second.grants.grow_new_block_ids)) == [4]
+    assert list(unpack("block_ids", admission.block_ids)) == [1, 2, 3]
+    second = await service.plan(2, acked_step=1, grows=pb.Grows(handles=pack([0]), wants=pack([9])))
+    assert list(unpack("", second.grants.grow_num_tokens)) == [9]
+    assert list(unpack("", second.grants.grow_num_new_blocks)) == [1]
+    assert list(unpack("", second.grants.grow_new_block_ids)) == [4]
     assert (second.grants.figures.num_free, second.grants.figures.num_held) == (16, 4)
 
 
@@ -108,11 +109,11 @@ async def test_preempted_and_refused_requests_are_named(service: Service):
     prompts = [family("A", 16), family("B", 16), family("C", 16)]
     declares = [declare(handle, prompt) for handle, prompt in enumerate(prompts)]
     await service.plan(1, declares=declares, admits=admits((0, 16), (1, 16), (2, 16)))
-    grows = pb.Grows(handles=wire.pack([0, 1, 2]), victims=wire.pack([2]))
+    grows = pb.Grows(handles=pack([0, 1, 2]), victims=pack([2]))
     grants = (await service.plan(2, acked_step=1, grows=grows)).grants
-    assert list(wire.unpack("", grants.preempted_handles)) == [2]
-    assert list(wire.unpack("", grants.refused_handles)) == [1]
-    assert list(wire.unpack("", grants.grow_num_tokens)) == [1, 0, 0]
+    assert list(unpack("", grants.preempted_handles)) == [2]
+    assert list(unpack("", grants.refused_handles)) == [1]
+    assert list(unpack("", grants.grow_num_tokens)) == [1, 0, 0]
 
 
 async def test_several_plans_may_be_on_the_way(service: Service):
@@ -144,11 +145,11 @@ async def test_the_same_bytes_get_the_same_answer_over_another_stream_too(servic
         ({"session": 0}, "STALE_SESSION"),
         ({"step": 2}, "OUT_OF_ORDER"),
         ({"grows": pb.Grows(handles=b"\x01\x00\x00")}, "BAD_PLAN"),
-        ({"grows": pb.Grows(handles=wire.pack([7]))}, "BAD_PLAN"),
-        ({"commits": pb.Commits(handles=wire.pack([7]))}, "BAD_PLAN"),
+        ({"grows": pb.Grows(handles=pack([7]))}, "BAD_PLAN"),
+        ({"commits": pb.Commits(handles=pack([7]))}, "BAD_PLAN"),
         ({"declares": [pb.Declare(token_ids=b"\x01")]}, "BAD_PLAN"),
         ({"declares": [declare(0, [1], trace_context=b"short")]}, "BAD_PLAN"),
-        ({"admits": pb.Admits(handles=wire.pack([1, 2]))}, "BAD_PLAN"),
+        ({"admits": pb.Admits(handles=pack([1, 2]))}, "BAD_PLAN"),
         ({"token_budget": -1}, "BAD_PLAN"),
     ],
 )
@@ -183,7 +184,7 @@ async def test_a_worker_with_another_fingerprint_is_refused_naming_the_field(ser
 
 async def test_openings_that_cannot_be_are_refused_with_a_reason(service: Service):
     await service.open(session=2)
-    table = pb.DeclaredTable(handle=1, block_ids=wire.pack([99]), num_computed_tokens=1)
+    table = pb.DeclaredTable(handle=1, block_ids=pack([99]), num_computed_tokens=1)
     reasons = [
         (await failure_of(call)).reason
         for call in (
@@ -198,15 +199,15 @@ async def test_openings_that_cannot_be_are_refused_with_a_reason(service: Servic
 
 async def test_a_pool_is_opened_with_the_tables_in_use(service: Service):
     table = pb.DeclaredTable(
-        handle=3, token_ids=wire.pack(family("A", 40)), block_ids=wire.pack([7, 8, 9]), num_acked_tokens=39,
+        handle=3, token_ids=pack(family("A", 40)), block_ids=pack([7, 8, 9]), num_acked_tokens=39,
         num_computed_tokens=40,
     )  # fmt: skip
     opened = await service.open(tables=[table])
     assert opened.figures.num_held == 3
-    grants = (await service.plan(1, grows=pb.Grows(handles=wire.pack([3]), wants=wire.pack([9])))).grants
-    assert list(wire.unpack("", grants.grow_num_new_blocks)) == [1]
+    grants = (await service.plan(1, grows=pb.Grows(handles=pack([3]), wants=pack([9])))).grants
+    assert list(unpack("", grants.grow_num_new_blocks)) == [1]
     hit = (await service.plan(2, **admit(4, family("A", 40)))).grants.admissions[0]
-    assert (hit.num_cached_tokens, list(wire.unpack("", hit.block_ids))[:2]) == (32, [7, 8])
+    assert (hit.num_cached_tokens, list(unpack("", hit.block_ids))[:2]) == (32, [7, 8])
 
 
 async def test_match_tells_what_each_pool_holds_for_each_prompt(service: Service):
@@ -215,7 +216,7 @@ async def test_match_tells_what_each_pool_holds_for_each_prompt(service: Service
     await service.plan(1, **admit(0, family("A", 40), tenant="acme"))
     await service.plan(2, acked_step=1)
     identities = [pb.RequestIdentity(tenant=tenant) for tenant in ("acme", "other")]
-    queries = [pb.MatchQuery(token_ids=wire.pack(family("A", 40)), identity=identity) for identity in identities]
+    queries = [pb.MatchQuery(token_ids=pack(family("A", 40)), identity=identity) for identity in identities]
     response = await service.stub.Match(pb.MatchRequest(queries=queries), timeout=5)
     found = [{match.pool_id: match.num_cached_tokens for match in result.pools} for result in response.results]
     assert found == [{"w1": 32, "w2": 0}, {"w1": 0, "w2": 0}]
@@ -232,9 +233,7 @@ async def test_tenants_and_salts_do_not_share(service: Service):
         answer = await service.plan(
             step,
             acked_step=step - 1,
-            frees=pb.Frees(
-                handles=wire.pack([step - 1] if step > 1 else []), epochs=wire.pack([0] if step > 1 else [])
-            ),
+            frees=pb.Frees(handles=pack([step - 1] if step > 1 else []), epochs=pack([0] if step > 1 else [])),
             **admit(step, prompt, **identity),
         )
         cached.append(answer.grants.admissions[0].num_cached_tokens)
@@ -254,7 +253,7 @@ async def test_a_reset_forgets_prefixes_only_when_nobody_uses_the_pool(service: 
     await service.plan(1, **admit(0, family("A", 40)))
     reset = partial(service.stub.ResetPrefixCache, timeout=5)
     assert not (await reset(pb.ResetPrefixCacheRequest())).reset
-    await service.plan(2, acked_step=1, frees=pb.Frees(handles=wire.pack([0]), epochs=wire.pack([0])))
+    await service.plan(2, acked_step=1, frees=pb.Frees(handles=pack([0]), epochs=pack([0])))
     assert (await reset(pb.ResetPrefixCacheRequest(pool_id="w1"))).reset
     assert (await service.plan(3, admits=admits((0, 40)))).grants.admissions[0].num_cached_tokens == 0
     assert (await failure_of(reset(pb.ResetPrefixCacheRequest(pool_id="w9")))).reason == "UNKNOWN_POOL"
@@ -275,7 +274,7 @@ async def test_metrics_tell_the_states_of_blocks_and_the_lag(service: Service):
     metrics.register(registry, service.pools, service.store)
     await service.open()
     await service.plan(1, **admit(0, family("A", 40)))
-    await service.plan(2, acked_step=1, frees=pb.Frees(handles=wire.pack([0]), epochs=wire.pack([0])))
+    await service.plan(2, acked_step=1, frees=pb.Frees(handles=pack([0]), epochs=pack([0])))
     await service.plan(3, acked_step=2, **admit(1, family("B", 16)))
     text = render("", registry)[0].decode()
     shown = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
@@ -305,7 +304,7 @@ async def test_an_admission_is_a_span_in_the_trace_of_its_request(service: Servi
             refused = admit(1, family("A", 48), request_id="r1", trace_context=context)
             await service.plan(2, acked_step=1, **refused)
             await service.plan(3, acked_step=2, admits=refused["admits"])  # refused again: no second span
-            frees = pb.Frees(handles=wire.pack([0]), epochs=wire.pack([0]))
+            frees = pb.Frees(handles=pack([0]), epochs=pack([0]))
             await service.plan(4, acked_step=3, frees=frees, admits=refused["admits"])
             parent.end()
         spans = await asyncio.to_thread(receiver.wait_for, "kv.plan", "submit")

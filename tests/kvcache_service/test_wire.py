@@ -1,36 +1,30 @@
-"""Packed columns, and messages that become core values whole."""
-
-from array import array
+"""Messages that become core values whole."""
 
 import pytest
 
 from kvcache_service import wire
 from kvcache_service.core.hash_extras import NO_EXTRAS
+from octavo.columns import Malformed, pack
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 
 
-def test_numbers_travel_as_little_endian_uint32():
-    assert wire.pack([1, 256, 4294967295]) == b"\x01\0\0\0\0\x01\0\0\xff\xff\xff\xff"
-    assert wire.unpack("x", b"\x01\0\0\0\0\x01\0\0\xff\xff\xff\xff") == array("I", [1, 256, 4294967295])
-
-
 def test_bytes_that_end_within_a_number_are_refused_by_the_name_of_their_field():
-    with pytest.raises(wire.Malformed, match=r"grows\.handles has 5 bytes"):
+    with pytest.raises(Malformed, match=r"grows\.handles has 5 bytes"):
         wire.plan(pb.PlanStepRequest(step=1, grows=pb.Grows(handles=bytes(5))), b"")
 
 
 def test_every_op_of_a_plan_arrives():
-    one = wire.pack([1])
-    commits = pb.Commits(handles=one, num_acked_tokens=wire.pack([2]), num_new_tokens=one, new_token_ids=wire.pack([3]))
-    waiting = pb.Admits(handles=wire.pack([20]), num_known_tokens=wire.pack([21]), num_watermark_blocks=wire.pack([22]))
+    one = pack([1])
+    commits = pb.Commits(handles=one, num_acked_tokens=pack([2]), num_new_tokens=one, new_token_ids=pack([3]))
+    waiting = pb.Admits(handles=pack([20]), num_known_tokens=pack([21]), num_watermark_blocks=pack([22]))
     message = pb.PlanStepRequest(
         step=9, acked_step=8, failed_step=7, token_budget=6, max_admissions=5, long_prefill_token_threshold=4,
         whole_prompts_only=True,
         commits=commits,
-        frees=pb.Frees(handles=wire.pack([11]), epochs=wire.pack([12])),
-        forgotten_handles=wire.pack([13]),
-        declares=[pb.Declare(handle=14, epoch=15, token_ids=wire.pack([16]))],
-        grows=pb.Grows(handles=wire.pack([17]), wants=wire.pack([18]), victims=wire.pack([19])),
+        frees=pb.Frees(handles=pack([11]), epochs=pack([12])),
+        forgotten_handles=pack([13]),
+        declares=[pb.Declare(handle=14, epoch=15, token_ids=pack([16]))],
+        grows=pb.Grows(handles=pack([17]), wants=pack([18]), victims=pack([19])),
         admits=waiting,
     )  # fmt: skip
     plan = wire.plan(message, b"")

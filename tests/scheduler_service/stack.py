@@ -23,9 +23,10 @@ from scheduler_service import engine, kvcache_client
 from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.engine import Engine
-from scheduler_service.metrics import EngineCollector, Metrics
+from scheduler_service.metrics import Metrics
 from scheduler_service.reports import Reporter
 from scheduler_service.servicer import SERVICE_NAMES, STATUSES, SchedulerServicer, WorkerLinkServicer
+from scheduler_service.worker_metrics import WorkersCollector
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.worker import FakeWorker
 
@@ -75,7 +76,7 @@ class Stack:
                 kvcache, Reporter(Metrics(self.registry)), limits=limits or Limits(), policy=policy, statuses=STATUSES
             )
         )
-        self.registry.register(EngineCollector(running.workers))
+        self.registry.register(WorkersCollector(running.workers))
         self.engine = running
 
         def register(grpc_server: grpc.aio.Server) -> None:

@@ -11,6 +11,7 @@ from scheduler_service import worker_link
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.paged_worker import continuation
 from tests.fakes.worker import FakeWorker
+from tests.fakes.worker_messages import step_of
 from tests.scheduler_service.stack import Stack
 
 PROMPT = list(range(100, 140))
@@ -117,6 +118,18 @@ async def test_a_request_that_fails_every_step_is_poisoned_and_the_next_is_serve
     await gateway.submit(2, PROMPT)
     await gateway.end_of(2)
     assert gateway.tokens[2] == continuation(PROMPT, 10)
+
+
+async def test_a_worker_never_gets_more_tokens_in_a_step_than_it_takes(stack: Stack) -> None:
+    worker = FakeWorker()
+    worker.hello.max_num_batched_tokens = 16
+    await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await gateway.submit(1, PROMPT)
+    await gateway.end_of(1)
+    steps = [step_of(message.step) for message in worker.received if message.HasField("step")]
+    assert [sum(step.num_scheduled_tokens) for step in steps[:3]] == [16, 16, 8]
+    assert gateway.tokens[1] == continuation(PROMPT, 10)
 
 
 async def test_a_worker_with_another_model_is_refused_by_the_name_of_the_field(stack: Stack) -> None:

@@ -9,7 +9,7 @@ import httpx
 
 from octavo.cli.bench import sse_connection
 from octavo.cli.bench.figures import Sample
-from octavo.cli.server_address import CannotAsk, nobody_at, refusal
+from octavo.cli.server_address import no_model_at, nobody_at, refusal
 
 TIMEOUT_S = 10.0
 
@@ -27,7 +27,7 @@ class HttpTarget:
             answer = await self._ask("GET", "/v1/models")
             models = answer.json()["data"]
             if not models:
-                raise CannotAsk(f"{self._url} serves no model yet; `octavo status` says why")
+                raise no_model_at(self._url)
             self._model = str(models[0]["id"])
         return self._model
 

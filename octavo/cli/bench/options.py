@@ -42,7 +42,6 @@ class Options:
         return Workload(
             num_prompts=num_prompts,
             input_len=self.input_len,
-            output_len=self.output_len,
             prefix_len=self.prefix_len,
             seed=seed,
         )

@@ -11,7 +11,6 @@ class Workload:
 
     num_prompts: int
     input_len: int  # whole prompt, shared prefix included
-    output_len: int
     prefix_len: int = 0  # tokens that all prompts begin with
     seed: int = 0
 

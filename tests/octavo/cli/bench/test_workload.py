@@ -11,7 +11,7 @@ VOCABULARY = range(1000, 2000)
 
 
 def test_prompts_have_their_length_and_share_only_the_prefix():
-    first, second = Workload(num_prompts=2, input_len=20, output_len=1, prefix_len=8).prompts(VOCABULARY)
+    first, second = Workload(num_prompts=2, input_len=20, prefix_len=8).prompts(VOCABULARY)
     assert len(first) == len(second) == 20
     assert first[:8] == second[:8]
     assert first[8:] != second[8:]
@@ -20,7 +20,7 @@ def test_prompts_have_their_length_and_share_only_the_prefix():
 
 def test_seed_decides_the_prompts():
     def prompts(seed: int) -> list[list[int]]:
-        return Workload(num_prompts=3, input_len=9, output_len=1, seed=seed).prompts(VOCABULARY)
+        return Workload(num_prompts=3, input_len=9, seed=seed).prompts(VOCABULARY)
 
     assert prompts(1) == prompts(1)
     assert prompts(1) != prompts(2)
@@ -28,7 +28,7 @@ def test_seed_decides_the_prompts():
 
 def test_prefix_must_leave_room():
     with pytest.raises(ValueError, match="must be shorter"):
-        Workload(num_prompts=1, input_len=8, output_len=1, prefix_len=8)
+        Workload(num_prompts=1, input_len=8, prefix_len=8)
 
 
 def test_arrivals_begin_at_once_and_keep_the_rate():

@@ -1,14 +1,12 @@
-"""What all wires share: packed uint32 columns and durations. The messages of each are in `*_wire.py`."""
+"""Packed columns: how numbers travel in messages, as uint32 little endian. Knows nothing of what they count."""
 
 import sys
 from array import array
 from collections.abc import Iterable
 
-from google.protobuf.duration_pb2 import Duration
-
 
 class Malformed(Exception):
-    """Bytes that are not what their field says."""
+    """Bytes that are not what their field says; nothing of the message was used."""
 
 
 def pack(numbers: Iterable[int]) -> bytes:
@@ -20,16 +18,10 @@ def pack(numbers: Iterable[int]) -> bytes:
 
 
 def unpack(name: str, packed: bytes) -> "array[int]":
-    """A column of uint32, little endian; raises Malformed if it ends within a number."""
+    """The numbers of the field `name`; raises Malformed if it ends within a number."""
     if len(packed) % 4:
         raise Malformed(f"{name} has {len(packed)} bytes; packed uint32 come in fours")
     numbers = array("I", packed)
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
-
-
-def duration(nanoseconds: int) -> Duration:
-    message = Duration()
-    message.FromNanoseconds(max(0, nanoseconds))
-    return message
