@@ -80,6 +80,7 @@ class StepExecutor:
                 num_tokens=execution.num_tokens,
                 num_decode_rows=execution.num_decode_rows,
                 trace_context=step.trace_context,
+                joined=tuple(new.trace_context for new in step.new_requests if new.trace_context),
             ),
         )
 

@@ -37,27 +37,39 @@ def report(result: StepResult) -> None:
     _durations["sample"].observe(timing.sample_us / 1e6)
     _decode_tokens.inc(facts.num_decode_rows)
     _prefill_tokens.inc(facts.num_tokens - facts.num_decode_rows)
-    if facts.trace_context and telemetry.is_enabled():
+    if telemetry.is_enabled() and (facts.trace_context or facts.joined):
         _record_spans(result, facts)
 
 
 def _record_spans(result: StepResult, facts: StepFacts) -> None:
+    """The step in its own trace, for whoever asks about the batch; and in the trace of each request that joined it."""
     timing = result.timing
     sampling_ns = facts.ended_ns - timing.sample_us * 1000
     forward_ns = sampling_ns - timing.forward_us * 1000
-    step = telemetry.record_span(
-        "worker.step",
-        parent=telemetry.context_from_bytes(facts.trace_context),
-        start_ns=forward_ns - timing.prepare_us * 1000,
-        end_ns=facts.ended_ns,
-        attributes={
-            "octavo.step.id": result.step,
-            "octavo.step.seq": result.seq,
-            "octavo.step.rows": facts.num_rows,
-            "octavo.step.decode_seqs": facts.num_decode_rows,
-            "octavo.step.batch_tokens": facts.num_tokens,
-            "octavo.step.gap_us": timing.gap_us,
-        },
-    )
-    telemetry.record_span("forward", parent=step, start_ns=forward_ns, end_ns=sampling_ns)
-    telemetry.record_span("sample", parent=step, start_ns=sampling_ns, end_ns=facts.ended_ns)
+    start_ns = forward_ns - timing.prepare_us * 1000
+    attributes = {
+        "octavo.step.id": result.step,
+        "octavo.step.seq": result.seq,
+        "octavo.step.rows": facts.num_rows,
+        "octavo.step.decode_seqs": facts.num_decode_rows,
+        "octavo.step.batch_tokens": facts.num_tokens,
+        "octavo.step.gap_us": timing.gap_us,
+    }
+    step = telemetry.context_from_bytes(facts.trace_context)
+    if step is not None:
+        made = telemetry.record_span(
+            "worker.step", parent=step, start_ns=start_ns, end_ns=facts.ended_ns, attributes=attributes
+        )
+        telemetry.record_span("forward", parent=made, start_ns=forward_ns, end_ns=sampling_ns)
+        telemetry.record_span("sample", parent=made, start_ns=sampling_ns, end_ns=facts.ended_ns)
+    links = [telemetry.link(step)] if step is not None else []
+    for context in map(telemetry.context_from_bytes, facts.joined):
+        if context is not None:
+            telemetry.record_span(
+                "worker.first_step",
+                parent=context,
+                start_ns=start_ns,
+                end_ns=facts.ended_ns,
+                attributes=attributes,
+                links=links,
+            )

@@ -120,7 +120,8 @@ class StepFacts:
     num_rows: int
     num_tokens: int
     num_decode_rows: int
-    trace_context: bytes
+    trace_context: bytes  # of the step's own trace
+    joined: tuple[bytes, ...]  # trace contexts of the requests that were new here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

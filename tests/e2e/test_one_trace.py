@@ -26,7 +26,7 @@ def test_a_request_is_one_trace_over_all_four_services_without_orphans(tmp_path:
         trace = [span for span in receiver.spans if span.trace_id == TRACE_ID]
         steps = [span for span in receiver.spans if span.name == "step"]
     names = {(span.service, span.name) for span in trace}
-    assert {span.service for span in trace} >= {"octavo-gateway", "octavo-scheduler", "octavo-kvcache"}
+    assert {span.service for span in trace} == SERVICES
     for expected in (
         ("octavo-gateway", "POST /v1/chat/completions"),
         ("octavo-gateway", "tokenize"),
@@ -36,12 +36,13 @@ def test_a_request_is_one_trace_over_all_four_services_without_orphans(tmp_path:
         ("octavo-scheduler", "prefill"),
         ("octavo-scheduler", "prefill.chunk"),
         ("octavo-scheduler", "decode"),
+        ("octavo-worker", "worker.first_step"),
         ("octavo-gateway", "respond"),
     ):
         assert expected in names, sorted(names)
     known = {span.span_id for span in trace} | {CALLER_SPAN_ID}
     assert [span.name for span in trace if span.parent_span_id not in known] == []
-    # The worker's part is one step for many requests: its own trace, linked to this one.
+    # A step serves many requests: it has a trace of its own, linked to theirs.
     assert any(TRACE_ID in {trace_id for trace_id, _ in step.links} for step in steps)
     step_ids = {step.trace_id for step in steps}
     assert any(span.service == "octavo-worker" and span.trace_id in step_ids for span in receiver.spans)

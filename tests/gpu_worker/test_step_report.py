@@ -13,11 +13,17 @@ from tests.fakes.otlp_receiver import OtlpReceiver
 
 TIMING = StepTiming(gap_us=50, prepare_us=400, forward_us=9000, sample_us=300, idle_us=50)
 TRACE = bytes(range(1, 25)) + b"\x01"
+REQUEST, UNSAMPLED = bytes(range(101, 125)) + b"\x01", bytes(range(131, 155)) + b"\x00"
 
 
-def result_of(status: StepStatus, trace_context: bytes = b"") -> StepResult:
+def result_of(status: StepStatus, trace_context: bytes = b"", joined: tuple[bytes, ...] = ()) -> StepResult:
     facts = StepFacts(
-        ended_ns=time.time_ns(), num_rows=3, num_tokens=40, num_decode_rows=2, trace_context=trace_context
+        ended_ns=time.time_ns(),
+        num_rows=3,
+        num_tokens=40,
+        num_decode_rows=2,
+        trace_context=trace_context,
+        joined=joined,
     )
     return StepResult(
         session=1, step=8, seq=7, status=status, timing=TIMING, facts=facts if status is StepStatus.OK else None
@@ -53,6 +59,21 @@ def test_a_traced_step_has_its_phases_as_children(monkeypatch: pytest.MonkeyPatc
     assert (step.attributes["octavo.step.id"], step.attributes["octavo.step.batch_tokens"]) == (8, 40)
     assert spans["forward"].end_ns - spans["forward"].start_ns == 9_000_000
     assert step.end_ns - step.start_ns == 9_700_000
+
+
+def test_a_request_finds_its_first_step_in_its_own_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    with OtlpReceiver() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
+        with telemetry.configured("worker"):
+            step_report.report(result_of(StepStatus.OK, TRACE, joined=(REQUEST, UNSAMPLED)))
+            step_report.report(result_of(StepStatus.OK, joined=(UNSAMPLED,)))
+        receiver.wait_for("worker.first_step")
+    (first,) = receiver.named("worker.first_step")
+    request, step = context_from_bytes(REQUEST), context_from_bytes(TRACE)
+    assert request is not None
+    assert step is not None
+    assert (first.trace_id, first.parent_span_id) == (f"{request.trace_id:032x}", f"{request.span_id:016x}")
+    assert first.links == [(f"{step.trace_id:032x}", f"{step.span_id:016x}")]
 
 
 def test_the_start_is_a_trace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kvcache_service import metrics
 from kvcache_service.core.pools import Pools
 from kvcache_service.metadata_store import MetadataStore
+from kvcache_service.metrics import PoolCollector
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
 from octavo import client, errors, server, telemetry
 from octavo.columns import pack, unpack
@@ -271,7 +271,7 @@ async def test_figures_of_pools_and_writer(service: Service):
 
 async def test_metrics_tell_the_states_of_blocks_and_the_lag(service: Service):
     registry = CollectorRegistry(auto_describe=True)
-    metrics.register(registry, service.pools, service.store)
+    registry.register(PoolCollector(service.pools, service.store))
     await service.open()
     await service.plan(1, **admit(0, family("A", 40)))
     await service.plan(2, acked_step=1, frees=pb.Frees(handles=pack([0]), epochs=pack([0])))
