@@ -69,6 +69,8 @@ class Stack:
         deadline = time.monotonic() + START_LIMIT_S
         while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                self.process.wait()
                 raise AssertionError(f"octavo serve did not become ready:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.1)
         return self
