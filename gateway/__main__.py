@@ -19,10 +19,13 @@ from octavo.inference.v1.inference_pb2_grpc import add_InferenceServiceServicer_
 
 async def main() -> None:
     settings = config.load(GatewayConfig, "GATEWAY")
-    logs.configure("gateway", level=settings.log_level, log_format=settings.log_format)
+    logs.configure("gateway", level=settings.process.log_level, log_format=settings.process.log_format)
     try:
         files = model_files.resolve(settings.model)
-        with telemetry.configured("gateway"), tokenizer.loaded(files.config_dir) as loaded:
+        with (
+            telemetry.configured("gateway", attributes={"octavo.model": files.name}),
+            tokenizer.loaded(files.config_dir) as loaded,
+        ):
             await serve(settings, files, loaded)
     except model_files.ModelFilesError as unusable:
         raise SystemExit(f"octavo gateway: {unusable}") from None
@@ -60,11 +63,14 @@ async def serve(settings: GatewayConfig, files: model_files.ModelFiles, loaded: 
                 service_names=[SERVICE_NAME],
                 health_names=[serving.name],
                 readiness=readiness,
+                reflection=settings.reflection,
             ) as running,
             http_server.started(create_app(generator, settings), settings.host, settings.port),
         ):
             gc.freeze()  # what is loaded by now stays for ever: no collection need look at it again
-            await server.run_until_stopped(running, drain=generator.drain, drain_timeout_s=settings.drain_timeout_s)
+            await server.run_until_stopped(
+                running, drain=generator.drain, drain_timeout_s=settings.process.drain_timeout_s
+            )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from octavo.logs import LogFormat, LogLevel
+from octavo.process_config import ProcessConfig, check_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +36,12 @@ class GatewayConfig:
     grpc_port: int = 50051  # octavo.inference.v1
     scheduler_addr: str = "127.0.0.1:50052"  # host:port or unix:/path of the scheduler
     gateway_id: str = ""  # name in the scheduler's logs and state; none = the host's name
-    drain_timeout_s: float = 30.0  # seconds that running requests get after SIGTERM
     enable_force_include_usage: bool = False  # send usage in every HTTP stream, asked for or not
     strict_params: bool = False  # refuse unknown fields of an HTTP body instead of ignoring them
-    log_level: LogLevel = "info"  # least severe line that is written
-    log_format: LogFormat = "json"  # json or text
+    reflection: bool = True  # let clients such as grpcurl ask which gRPC methods there are; off tells nobody
     limits: Limits = field(default_factory=Limits)
+    process: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
-        for name in ("port", "grpc_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise ValueError(f"{name} must be 0 to 65535, got {getattr(self, name)}")
-        if self.drain_timeout_s < 0:
-            raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
+        check_port("port", self.port)
+        check_port("grpc_port", self.grpc_port)

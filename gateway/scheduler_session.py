@@ -220,7 +220,7 @@ class SchedulerSession:
                 self._send(session_wire.submit(request_num, request.submission, request.output_token_ids))
 
     def _hear_events(self, events: scheduler_pb2.Events) -> None:
-        for request_num, update in session_wire.updates(events, has_logprobs=self._has_logprobs):
+        for request_num, update in session_wire.updates(events):
             request = self._open.get(request_num)
             if request is None:
                 continue  # cancelled meanwhile
@@ -229,10 +229,6 @@ class SchedulerSession:
                 del self._open[request_num]
             if is_over or not request.is_cancelled:
                 request.deliver(update)
-
-    def _has_logprobs(self, request_num: int) -> bool:
-        request = self._open.get(request_num)
-        return request is not None and request.submission.sampling.num_logprobs is not None
 
     async def _write(self, call: Any) -> None:
         """Send what is in the outbox, in order. A failed write is left to the reader, which learns why."""

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -51,14 +51,14 @@ def submit(request_num: int, submission: Submission, output_token_ids: Sequence[
     return scheduler_pb2.SessionRequest(submit=message)
 
 
-def updates(events: scheduler_pb2.Events, *, has_logprobs: Callable[[int], bool]) -> Iterator[tuple[int, Update]]:
+def updates(events: scheduler_pb2.Events) -> Iterator[tuple[int, Update]]:
     """(request number, update) in the order in which a request must see them: admitted, tokens, ended."""
     for admitted in events.admitted:
         yield (
             admitted.request_num,
             Admitted(num_cached_tokens=admitted.num_cached_tokens, queue_s=_seconds(admitted.queue_duration)),
         )
-    yield from _tokens(events, has_logprobs)
+    yield from _tokens(events)
     for finished in events.finished:
         yield finished.request_num, _ended(finished)
     for rejected in events.rejected:
@@ -69,7 +69,6 @@ def state(message: scheduler_pb2.ServingState) -> SchedulerState:
     """What the scheduler says about itself."""
     has_model = message.HasField("model")
     return SchedulerState(
-        is_connected=True,
         is_ready=message.ready,
         is_draining=message.draining,
         reason=message.reason,
@@ -80,15 +79,18 @@ def state(message: scheduler_pb2.ServingState) -> SchedulerState:
     )
 
 
-def _tokens(events: scheduler_pb2.Events, has_logprobs: Callable[[int], bool]) -> Iterator[tuple[int, Tokens]]:
+def _tokens(events: scheduler_pb2.Events) -> Iterator[tuple[int, Tokens]]:
     """Cut the columns into one piece per request."""
     now_s = time.monotonic()
     token_ids = unpack("token_ids", events.token_ids)
     request_nums = unpack("request_nums", events.request_nums)
-    counts = unpack("num_tokens", events.num_tokens) if events.num_tokens else itertools.repeat(1, len(request_nums))
+    num_requests = len(request_nums)
+    counts = unpack("num_tokens", events.num_tokens) if events.num_tokens else itertools.repeat(1, num_requests)
+    logprobs_counts = (
+        unpack("num_logprobs", events.num_logprobs) if events.num_logprobs else itertools.repeat(0, num_requests)
+    )
     start = logprobs_start = 0
-    for request_num, count in zip(request_nums, counts, strict=True):
-        num_logprobs = count if has_logprobs(request_num) else 0
+    for request_num, count, num_logprobs in zip(request_nums, counts, logprobs_counts, strict=True):
         logprobs = events.logprobs[logprobs_start : logprobs_start + num_logprobs]
         yield (
             request_num,

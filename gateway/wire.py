@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gateway.core.generation import (
@@ -128,8 +129,16 @@ def _chat(message: inference_pb2.ChatPrompt) -> ChatPrompt:
         ),
         add_generation_prompt=not message.continue_final_message if begins is None else begins,
         continue_final_message=message.continue_final_message,
-        template_kwargs=json_format.MessageToDict(message.template_kwargs),
+        template_kwargs=_template_kwargs(message.template_kwargs),
     )
+
+
+def _template_kwargs(message: Struct) -> Mapping[str, object]:
+    """A Struct is JSON, but its numbers can be what JSON has no word for."""
+    try:
+        return json_format.MessageToDict(message)
+    except (json_format.Error, ValueError) as refused:
+        raise InvalidParameter("chat_template_kwargs", f"must be JSON: {refused}") from None
 
 
 def _sampling(message: inference_pb2.SamplingParams) -> Sampling:

@@ -7,7 +7,8 @@ engine.py            requests from submit to finish, and the gateways they came 
 placer.py            which worker gets a request  workers.py           which workers are attached
 worker_loop.py       plan, ask, settle, send: one loop per worker, one step ahead
 kvcache_client.py    the PlanStep stream          worker_link.py       the Connect stream of each worker
-gateway_session.py   the Session stream           servicer.py          the gRPC methods, and the status table
+gateway_session.py   the Session stream           servicer.py          the gRPC methods
+failures.py          how errors look to gateways and workers: the status table, and those that need more than a row
 tickets.py           what the shell keeps of a request: who asked, and when what happened
 reports.py           tells gateways, metrics and traces what the cores decided; spans.py, metrics.py,
                      worker_metrics.py

@@ -11,15 +11,16 @@ from octavo.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_
 from octavo.worker.v1.worker_pb2_grpc import add_WorkerLinkServiceServicer_to_server
 from scheduler_service import engine, kvcache_client
 from scheduler_service.config import SchedulerConfig
+from scheduler_service.failures import STATUSES
 from scheduler_service.metrics import Metrics
 from scheduler_service.reports import Reporter
-from scheduler_service.servicer import SERVICE_NAMES, STATUSES, SchedulerServicer, WorkerLinkServicer
+from scheduler_service.servicer import SERVICE_NAMES, SchedulerServicer, WorkerLinkServicer
 from scheduler_service.worker_metrics import WorkersCollector
 
 
 async def main() -> None:
     settings = config.load(SchedulerConfig, "SCHEDULER")
-    logs.configure("scheduler", level=settings.log_level, log_format=settings.log_format)
+    logs.configure("scheduler", level=settings.process.log_level, log_format=settings.process.log_format)
     with telemetry.configured("scheduler"):
         async with (
             exposition.serve(settings.metrics_port) if settings.metrics_port else nullcontext(),
@@ -29,7 +30,6 @@ async def main() -> None:
                 Reporter(Metrics(exposition.REGISTRY)),
                 limits=settings.scheduling.limits,
                 policy=settings.scheduling.policy,
-                statuses=STATUSES,
             ) as running,
         ):
             exposition.REGISTRY.register(WorkersCollector(running.workers))
@@ -44,7 +44,7 @@ async def main() -> None:
                 STATUSES,
                 service_names=SERVICE_NAMES,
                 drain=running.drain_all,
-                drain_timeout_s=settings.drain_timeout_s,
+                drain_timeout_s=settings.process.drain_timeout_s,
             )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from octavo.logs import LogFormat, LogLevel
+from octavo.process_config import ProcessConfig, check_port
 from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 
@@ -57,13 +57,8 @@ class SchedulerConfig:
     listen_addr: str = "127.0.0.1:50052"  # host:port or unix:/path; gateways and workers dial it
     kvcache_addr: str = "127.0.0.1:50053"  # host:port or unix:/path of the KV cache service
     metrics_port: int = 51052  # HTTP port of /metrics, on every interface; 0 = none
-    log_level: LogLevel = "info"  # least severe line that is written
-    log_format: LogFormat = "json"  # json or text
-    drain_timeout_s: float = 30.0  # seconds that running requests get after SIGTERM
     scheduling: Scheduling = field(default_factory=Scheduling)
+    process: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.metrics_port <= 65535:
-            raise ValueError(f"metrics_port must be 0 to 65535, got {self.metrics_port}")
-        if self.drain_timeout_s < 0:
-            raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
+        check_port("metrics_port", self.metrics_port)

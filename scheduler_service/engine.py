@@ -5,38 +5,34 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
-
-import grpc
 
 from octavo import errors, logs
-from octavo.errors import Failure, StatusTable
-from scheduler_service import spans
+from octavo.errors import Failure
+from scheduler_service import failures, spans
 from scheduler_service.core import rejection
 from scheduler_service.core.plan import Identity, Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
 from scheduler_service.core.request import Request, Status, StopRules
+from scheduler_service.failures import NO_WORKER_AFTER_S
 from scheduler_service.gateway_session import GRACE_S, GatewaySession
 from scheduler_service.kvcache_client import KVCacheClient
 from scheduler_service.placer import Placer
-from scheduler_service.reports import NO_WORKER_AFTER_S, Reporter
+from scheduler_service.reports import Reporter
 from scheduler_service.serving import Model, ServingState
 from scheduler_service.tickets import Submission, Ticket
 from scheduler_service.workers import Owner, Workers
-
-DRAINING_RETRY_S: Final = 5.0
 
 _log = logs.get(__name__)
 
 
 @asynccontextmanager
 async def running(
-    kvcache: KVCacheClient, reporter: Reporter, *, limits: Limits, policy: Policy, statuses: StatusTable
+    kvcache: KVCacheClient, reporter: Reporter, *, limits: Limits, policy: Policy
 ) -> AsyncIterator["Engine"]:
-    """An engine that works while the block runs; `statuses` says which failure a refused request gets."""
+    """An engine that works while the block runs."""
     async with asyncio.TaskGroup() as tasks:
-        engine = Engine(kvcache, reporter, limits=limits, policy=policy, statuses=statuses, tasks=tasks)
+        engine = Engine(kvcache, reporter, limits=limits, policy=policy, tasks=tasks)
         try:
             yield engine
         finally:
@@ -53,7 +49,6 @@ class Engine:
         *,
         limits: Limits,
         policy: Policy,
-        statuses: StatusTable,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.incarnation = secrets.randbits(63)
@@ -63,7 +58,6 @@ class Engine:
         self._reporter = reporter
         self._tickets = reporter.tickets
         self._limits = limits
-        self._statuses = statuses
         self._is_draining = False
         owner = Owner(rejected=self._rejected, lost=self._lost, changed=self._workers_changed)
         self.workers = Workers(
@@ -163,8 +157,9 @@ class Engine:
         return self.num_open_requests
 
     async def drain_all(self) -> None:
-        """Drain without a limit of its own."""
+        """Drain without a limit of its own, for the process to end; then the workers' streams end in good order."""
         await self.drain()
+        self.workers.release()
 
     def stop(self) -> None:
         """End every task; leave workers, pools and gateways to the next scheduler."""
@@ -211,12 +206,9 @@ class Engine:
 
     def _refusal(self, gateway: GatewaySession) -> Failure | None:
         if self._is_draining:
-            message = "this scheduler is shutting down and takes no new requests; try again"
-            code, reason = grpc.StatusCode.UNAVAILABLE, "SERVER_DRAINING"
-            return Failure(code=code, reason=reason, message=message, retry_after_s=DRAINING_RETRY_S)
+            return failures.draining()
         if self._has_other_tokenizer(gateway):
-            message = self._problem(gateway)
-            return Failure(code=grpc.StatusCode.FAILED_PRECONDITION, reason="TOKENIZER_MISMATCH", message=message)
+            return failures.tokenizer_mismatch(self._problem(gateway))
         return None
 
     def _problem(self, gateway: GatewaySession | None) -> str:
@@ -243,7 +235,7 @@ class Engine:
         self._reporter.finished([ticket.request], None)
 
     def _rejected(self, request: Request, why: Rejected) -> None:
-        failure = errors.from_exception(why, self._statuses)
+        failure = errors.from_exception(why, failures.STATUSES)
         assert failure is not None, f"{type(why).__name__} has no status"
         if not request.is_finished:
             request.enter(Status.REJECTED)

@@ -67,11 +67,11 @@ class GatewaySession:
             if stream_num != self._stream_num:
                 return  # and leave the event set, for the stream that took over
             self._changed.clear()
-            if self._state is not None:
-                state, self._state = self._state, None
+            state, self._state = self._state, None  # both at once: after an await they may be another stream's
+            piled, self._piled = self._piled, Piled()
+            if state is not None:
                 await write(pb.SessionResponse(state=session_wire.state(state)))
-            if self._piled:
-                piled, self._piled = self._piled, Piled()
+            if piled:
                 await write(session_wire.events(piled))
 
     def serving(self, state: ServingState) -> None:
@@ -88,7 +88,8 @@ class GatewaySession:
         self.attach(ticket)
         missing = ticket.request.output_token_ids[num_received:]
         if missing:
-            self.tokens(ticket, missing, ticket.logprobs[num_received:])
+            num_brought = len(ticket.submission.output_token_ids)  # by another scheduler, which kept their logprobs
+            self.tokens(ticket, missing, ticket.logprobs[num_received - num_brought :])
 
     def admitted(self, ticket: Ticket) -> None:
         if ticket.request_num in self._attached:

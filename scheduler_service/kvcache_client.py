@@ -18,7 +18,7 @@ from octavo import client, errors, logs
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from octavo.kvcache.v1 import kvcache_pb2_grpc
 from scheduler_service import kvcache_wire
-from scheduler_service.core.plan import DeclaredTable, Grants, Identity, Plan
+from scheduler_service.core.plan import DeclaredTable, Grants, Identity, Plan, PoolFigures
 from scheduler_service.worker_hello import Hello
 
 ANSWER_TIMEOUT_S: Final = 1.0  # of one plan; then it is sent again on a new stream
@@ -71,8 +71,8 @@ class KVCacheClient:
         self._call: Any = None
         self.is_connected = False
 
-    async def open_pool(self, hello: Hello, tables: Iterable[DeclaredTable]) -> None:
-        """Open a worker's pool, or open it again, with the tables in use.
+    async def open_pool(self, hello: Hello, tables: Iterable[DeclaredTable]) -> PoolFigures:
+        """Open a worker's pool, or open it again, with the tables in use; how it is used then.
 
         Raises PoolLost when the service is away, PoolRefused when it will not have it.
         """
@@ -87,6 +87,7 @@ class KVCacheClient:
             raise PoolLost(failure.message) from None
         self.is_connected = True
         self._incarnations[_key(hello)] = response.kvcache_incarnation
+        return kvcache_wire.figures(response.figures)
 
     async def close_pool(self, hello: Hello) -> bool:
         """That worker incarnation is over; false when the service could not be told."""

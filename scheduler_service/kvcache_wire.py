@@ -66,7 +66,6 @@ def _fill_columns(request: pb.PlanStepRequest, plan_: Plan) -> None:
 
 def grants(message: pb.Grants) -> Grants:
     """What a plan got."""
-    figures = message.figures
     return Grants(
         grow_num_tokens=unpack("grow_num_tokens", message.grow_num_tokens),
         grow_num_new_blocks=unpack("grow_num_new_blocks", message.grow_num_new_blocks),
@@ -82,12 +81,17 @@ def grants(message: pb.Grants) -> Grants:
             )
             for admission in message.admissions
         ],
-        figures=PoolFigures(
-            num_blocks=figures.num_blocks,
-            num_free=figures.num_free,
-            num_cached=figures.num_cached,
-            num_held=figures.num_held,
-        ),
+        figures=figures(message.figures),
+    )
+
+
+def figures(message: pb.PoolFigures) -> PoolFigures:
+    """How a pool is used."""
+    return PoolFigures(
+        num_blocks=message.num_blocks,
+        num_free=message.num_free,
+        num_cached=message.num_cached,
+        num_held=message.num_held,
     )
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler_service.core import rejection
 from scheduler_service.core.placement import Candidate, choose
 from scheduler_service.core.request import Request
 from scheduler_service.kvcache_client import KVCacheClient
@@ -78,6 +79,7 @@ class Placer:
     def _choose(self, request: Request, loops: Sequence[WorkerLoop], match: Mapping[str, int]) -> WorkerLoop:
         if len(loops) == 1:
             return loops[0]
+        loops = [loop for loop in loops if rejection.may_fit(request, loop.core.pool)] or loops
         candidates = [
             Candidate(
                 worker_id=loop.worker_id,

@@ -4,24 +4,17 @@ import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
-
-import grpc
 
 from octavo import logs, telemetry
 from octavo.errors import Failure
 from octavo.telemetry import Span
-from scheduler_service import spans
-from scheduler_service.core.arrival import MAX_FAULTS
+from scheduler_service import failures, spans
 from scheduler_service.core.flight import SentStep
 from scheduler_service.core.outcome import Output
 from scheduler_service.core.request import Request, Status
 from scheduler_service.core.scheduler import Scheduler
-from scheduler_service.metrics import FINISHED_REASONS, Metrics
+from scheduler_service.metrics import Metrics
 from scheduler_service.tickets import Ending, StepFacts, Ticket
-
-NO_WORKER_AFTER_S: Final = 30.0
-NO_WORKER_RETRY_S: Final = 5.0
 
 _log = logs.get(__name__)
 
@@ -140,7 +133,6 @@ class Reporter:
     def _first_token(self, ticket: Ticket, labels: tuple[str, str]) -> None:
         assert ticket.admitted_ns is not None
         assert ticket.first_token_ns is not None
-        self.metrics.ttft.labels(*labels).observe((ticket.first_token_ns - ticket.submitted_ns) / 1e9)
         self.metrics.prefill.labels(*labels).observe((ticket.first_token_ns - ticket.admitted_ns) / 1e9)
         self.metrics.prompt_tokens.labels(*labels).inc(ticket.request.num_prompt_tokens)
 
@@ -151,11 +143,9 @@ class Reporter:
             ending = _ending(ticket)
             spans.record_request(ticket, ending)
             _log_end(ticket, ending)
-            if labels is not None:
-                self.metrics.success.labels(*labels, FINISHED_REASONS[ending.reason]).inc()
-                if ticket.first_token_ns is not None:
-                    lived_ns = time.monotonic_ns() - ticket.first_token_ns
-                    self.metrics.decode.labels(*labels).observe(lived_ns / 1e9)
+            if labels is not None and ticket.first_token_ns is not None:
+                lived_ns = time.monotonic_ns() - ticket.first_token_ns
+                self.metrics.decode.labels(*labels).observe(lived_ns / 1e9)
             ticket.gateway.finished(ticket, ending)
 
     def rejected(self, request: Request, failure: Failure) -> None:
@@ -205,25 +195,9 @@ def _ending(ticket: Ticket) -> Ending:
 
 def _failure(ticket: Ticket) -> Failure:
     request = ticket.request
-    waited_s = (time.monotonic_ns() - ticket.submitted_ns) / 1e9
-    figures = {"elapsed_s": f"{waited_s:.1f}", "output_tokens": str(request.num_output_tokens)}
-    code = grpc.StatusCode
-    match request.finish_detail:
-        case "DEADLINE_EXCEEDED" as reason:
-            state = "while it waited" if ticket.admitted_ns is None else "while it ran"
-            message = f"its deadline passed {state}, after {waited_s:.1f} s and {request.num_output_tokens} tokens"
-            return Failure(code=code.DEADLINE_EXCEEDED, reason=reason, message=message, metadata=figures)
-        case "NO_WORKER" as reason:
-            message = f"no worker has been attached for {NO_WORKER_AFTER_S:g} s; try again when one is back"
-            return Failure(
-                code=code.UNAVAILABLE,
-                reason=reason,
-                message=message,
-                metadata=figures,
-                retry_after_s=NO_WORKER_RETRY_S,
-            )
-        case "POISONED" as reason:
-            message = f"it was in {MAX_FAULTS} failed steps or worker deaths in a row; it will not be tried again"
-            return Failure(code=code.INTERNAL, reason=reason, message=message, metadata={"faults": str(MAX_FAULTS)})
-        case detail:
-            raise AssertionError(f"{request.request_id} failed for an unknown reason {detail!r}")
+    return failures.ended(
+        request.finish_detail,
+        waited_s=(time.monotonic_ns() - ticket.submitted_ns) / 1e9,
+        num_output_tokens=request.num_output_tokens,
+        was_admitted=ticket.admitted_ns is not None,
+    )

@@ -1,40 +1,20 @@
 """octavo.scheduler.v1.SchedulerService and octavo.worker.v1.WorkerLinkService: streams and calls to the engine."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, TypeVar
-
-import grpc
+from typing import Any, TypeVar
 
 from octavo.columns import Malformed
-from octavo.errors import StatusTable
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from octavo.scheduler.v1 import scheduler_pb2_grpc
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from scheduler_service import session_wire, worker_wire
-from scheduler_service.core.rejection import (
-    ContextLengthExceeded,
-    InvalidParameter,
-    KVCapacityExceeded,
-    QueueFull,
-)
 from scheduler_service.engine import Engine
 from scheduler_service.gateway_session import GatewaySession
 from scheduler_service.streams import first_of
 from scheduler_service.worker_loop import WorkerLoop
 
 SERVICE_NAMES = ("octavo.scheduler.v1.SchedulerService", "octavo.worker.v1.WorkerLinkService")
-
-HALF_CLOSED_S: Final = 0.1
-
-STATUSES: StatusTable = {
-    ContextLengthExceeded: (grpc.StatusCode.INVALID_ARGUMENT, "CONTEXT_LENGTH_EXCEEDED"),
-    KVCapacityExceeded: (grpc.StatusCode.INVALID_ARGUMENT, "KV_CAPACITY_EXCEEDED"),
-    InvalidParameter: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMETER"),
-    QueueFull: (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL"),
-    Malformed: (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED"),
-}
 
 _M = TypeVar("_M", pb.SessionRequest, worker_pb2.ConnectRequest)
 
@@ -106,10 +86,11 @@ class WorkerLinkServicer(worker_pb2_grpc.WorkerLinkServiceServicer):
     async def _hear(self, loop: WorkerLoop, requests: AsyncIterator[worker_pb2.ConnectRequest]) -> None:
         async for request in requests:
             loop.link.heard()
-            if request.WhichOneof("message") == "result":
-                loop.result(worker_wire.result(request.result))
-        await asyncio.sleep(HALF_CLOSED_S)  # a broken stream looks the same at first, but is cancelled at once
-        self._engine.workers.lose(loop, "it left")
+            match request.WhichOneof("message"):
+                case "result":
+                    loop.result(worker_wire.result(request.result))
+                case "leave":  # it must say so: a stream that only ends looks like one that broke
+                    self._engine.workers.lose(loop, "it left", has_left=True)
 
 
 async def _first(requests: AsyncIterator[_M]) -> _M:

@@ -79,6 +79,7 @@ def events(piled: Piled) -> pb.SessionResponse:
                 for request_num in piled.tokens
                 for position in piled.logprobs.get(request_num, ())
             ],
+            num_logprobs=pack(len(piled.logprobs.get(num, ())) for num in piled.tokens) if piled.logprobs else b"",
             finished=piled.finished,
             rejected=piled.rejected,
         )

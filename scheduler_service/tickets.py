@@ -100,7 +100,7 @@ class Ticket:
     token_gaps_ns: list[int] = field(default_factory=list)  # of sampled requests
     deadline: asyncio.TimerHandle | None = None
     no_worker: asyncio.TimerHandle | None = None  # runs while no worker is attached
-    logprobs: list[bytes] = field(default_factory=list)  # of all its tokens, for a gateway that comes back
+    logprobs: list[bytes] = field(default_factory=list)  # of its tokens since the submit, for a gateway that comes back
 
     @property
     def request_id(self) -> str:

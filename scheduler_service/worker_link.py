@@ -80,6 +80,10 @@ class WorkerLink:
         self._stream.put(closed(reason))
         self._stream.close()
 
+    def release(self) -> None:
+        """End the stream in good order."""
+        self._stream.close()
+
     def _welcome(self, *, acked_seq: int) -> None:
         self.heard()
         welcome = pb.Welcome(scheduler_incarnation=self._scheduler_incarnation, acked_seq=acked_seq)

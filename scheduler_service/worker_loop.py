@@ -176,7 +176,7 @@ class WorkerLoop:
         hello = self.link.hello
         self._may_open = False
         try:
-            await self._kvcache.open_pool(hello, self.core.declare_tables())
+            figures = await self._kvcache.open_pool(hello, self.core.declare_tables())
         except PoolLost as lost:
             if self._num_open_tries == 0:
                 _log.warning(
@@ -187,7 +187,7 @@ class WorkerLoop:
             self._num_open_tries += 1
             return
         self._num_open_tries = 0
-        self.core.pool_reopened()
+        self.core.pool_reopened(figures)
         self._is_pool_ready = hello is self.link.hello
         self._may_open = not self._is_pool_ready
         _log.info("pool_open", worker_id=self.worker_id, incarnation=hello.incarnation, session=hello.session)

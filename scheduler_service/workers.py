@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import grpc
-
 from octavo import logs
 from octavo.client import retry_pause_s
-from octavo.errors import Failed, Failure
+from octavo.errors import Failed
+from scheduler_service import failures
 from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
@@ -71,6 +70,7 @@ class Workers:
         self._loops: dict[str, WorkerLoop] = {}
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._is_released = False
         self._over: deque[tuple[str, int]] = deque(maxlen=NUM_REMEMBERED)
 
     @property
@@ -88,6 +88,8 @@ class Workers:
 
     def attach(self, hello: Hello) -> Attached:
         """Take a worker in, or take it back. Raises Failed when it may not be."""
+        if self._is_released:
+            raise Failed(failures.draining())
         if (hello.worker_id, hello.incarnation) in self._over:
             stream = Stream()
             stream.put(closed("this incarnation was declared dead"))
@@ -101,8 +103,8 @@ class Workers:
             self.lose(loop, "its worker came back with a new incarnation")
         return self._begin(hello)
 
-    def lose(self, loop: WorkerLoop, reason: str) -> None:
-        """An incarnation is over. Harmless if it was before."""
+    def lose(self, loop: WorkerLoop, reason: str, *, has_left: bool = False) -> None:
+        """An incarnation is over, by the worker's own wish or without. Harmless if it was before."""
         hello = loop.link.hello
         if self._loops.get(hello.worker_id) is not loop:
             return
@@ -110,9 +112,13 @@ class Workers:
         self._runs.pop(hello.worker_id).cancel()
         self._over.append((hello.worker_id, hello.incarnation))
         requests, poisoned = loop.stop()
-        loop.link.close(reason)
-        _log.warning(
-            "worker_lost", worker_id=hello.worker_id, incarnation=hello.incarnation, reason=reason,
+        if has_left:
+            loop.link.release()
+        else:
+            loop.link.close(reason)
+        event, say = ("worker_left", _log.info) if has_left else ("worker_lost", _log.warning)
+        say(
+            event, worker_id=hello.worker_id, incarnation=hello.incarnation, reason=reason,
             num_requests=len(requests),
         )  # fmt: skip
         self._reporter.finished(poisoned, loop.labels)
@@ -121,6 +127,12 @@ class Workers:
         closing = self._tasks.create_task(self._close_pool(hello), name=f"close-{hello.worker_id}")
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+
+    def release(self) -> None:
+        """Nothing is left to do: end every worker's stream in good order, and take none any more."""
+        self._is_released = True
+        for loop in self._loops.values():
+            loop.link.release()
 
     def stop(self) -> None:
         """The process ends: leave the workers to the next scheduler."""
@@ -151,14 +163,7 @@ class Workers:
     def _resume(self, loop: WorkerLoop, hello: Hello) -> Attached:
         known = loop.link.hello.session
         if hello.session <= known:
-            raise Failed(
-                Failure(
-                    code=grpc.StatusCode.FAILED_PRECONDITION,
-                    reason="STALE_SESSION",
-                    message=f"worker {hello.worker_id} is in session {known}, its hello says {hello.session}",
-                    metadata={"session": str(hello.session), "known_session": str(known)},
-                )
-            )
+            raise failures.stale_session(hello, known)
         stream = loop.link.resume(hello, acked_seq=loop.core.acked_seq)
         loop.session_changed()
         _log.info("worker_resumed", worker_id=hello.worker_id, session=hello.session)
@@ -174,15 +179,7 @@ class Workers:
             theirs = other.link.hello
             name = hello.fingerprint.difference(theirs.fingerprint)
             if theirs.worker_id != hello.worker_id and name is not None:
-                raise Failed(
-                    Failure(
-                        code=grpc.StatusCode.FAILED_PRECONDITION,
-                        reason="FINGERPRINT_MISMATCH",
-                        message=f"{name} of worker {hello.worker_id} differs from that of worker {theirs.worker_id}, "
-                        "which is attached; workers of one scheduler serve the same model in the same layout",
-                        metadata={"field": name, "worker_id": theirs.worker_id},
-                    )
-                )
+                raise failures.fingerprint_mismatch(hello, theirs, name)
 
     async def _close_pool(self, hello: Hello) -> None:
         """Tell the KV cache service, now or when it is back; opening the next incarnation's pool says the same."""

@@ -3,7 +3,6 @@
 The exceptions carry what errors.from_exception looks for: `field`, and `metadata` with every number of the message.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ MAX_ID_CHARS = 256  # of a request id, a tenant, a cache salt
 
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**64)  # what a seed may be: signed or unsigned
+_POSITIVE_FLOAT32 = (2.0**-126, 2.0**127)  # what the wire to the worker holds without becoming 0 or infinite
 
 
 class RequestError(Exception):
@@ -181,8 +181,6 @@ def _check_sampling(sampling: Sampling, limits: RequestLimits) -> None:
             _check_range(field, value, low, high)
     if sampling.top_p == 0:
         raise InvalidParameter("top_p", "must be above 0, got 0; for greedy decoding set temperature to 0")
-    if sampling.repetition_penalty is not None and not 0 < sampling.repetition_penalty < math.inf:
-        raise InvalidParameter("repetition_penalty", f"must be above 0, got {sampling.repetition_penalty}")
     if sampling.seed is not None and sampling.seed not in _INT64:
         raise InvalidParameter("seed", f"must fit 64 bits, got {sampling.seed}")
     check_token_ids("logit_bias", tuple(sampling.logit_bias), vocab_size=limits.vocab_size)
@@ -197,6 +195,7 @@ def _ranges(sampling: Sampling) -> Iterator[tuple[str, float | None, float, floa
     yield "min_p", sampling.min_p, 0, 1
     yield "presence_penalty", sampling.presence_penalty, -2, 2
     yield "frequency_penalty", sampling.frequency_penalty, -2, 2
+    yield "repetition_penalty", sampling.repetition_penalty, *_POSITIVE_FLOAT32
 
 
 def _check_stopping(stopping: Stopping, limits: RequestLimits) -> None:

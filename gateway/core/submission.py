@@ -133,9 +133,8 @@ Update = Admitted | Tokens | Ended | Rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerState:
-    """What the scheduler said last about itself; `is_connected` is false while nobody answers."""
+    """What the scheduler said last about itself; not ready, with the reason, while nobody answers."""
 
-    is_connected: bool = False
     is_ready: bool = False
     is_draining: bool = False
     reason: str = "the scheduler does not answer yet"

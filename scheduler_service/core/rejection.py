@@ -43,6 +43,12 @@ class QueueFull(Rejected):
     retry_after_s = QUEUE_FULL_RETRY_S
 
 
+def may_fit(request: Request, pool: Pool) -> bool:
+    """Whether this worker could ever take the request, with the tokens that it has."""
+    num_known = request.num_known_tokens
+    return num_known < pool.max_model_len and pool.num_blocks_for(num_known + 1) < pool.num_blocks
+
+
 def check_fits(request: Request, pool: Pool) -> None:
     """Raise what makes it impossible to ever serve this request on this worker."""
     num_prompt, limit = request.num_prompt_tokens, pool.max_model_len

@@ -33,7 +33,7 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.WAITING_FOR_GRAMMAR: frozenset({Status.WAITING, Status.ABORTED, Status.ERROR}),
     Status.WAITING_FOR_REMOTE_KV: frozenset({Status.WAITING, Status.ABORTED, Status.ERROR}),
     Status.RUNNING: frozenset({Status.PREEMPTED, Status.STOPPED, Status.LENGTH, Status.ABORTED, Status.ERROR}),
-    Status.PREEMPTED: frozenset({Status.RUNNING, Status.STOPPED, Status.LENGTH, Status.ABORTED, Status.ERROR}),
+    Status.PREEMPTED: FINISHED | {Status.RUNNING},  # the next worker may have no room for it
     **{status: frozenset() for status in FINISHED},
 }
 

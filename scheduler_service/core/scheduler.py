@@ -13,7 +13,7 @@ from scheduler_service.core.dispatch import Dispatch
 from scheduler_service.core.figures import Figures
 from scheduler_service.core.flight import WINDOW, Flight
 from scheduler_service.core.outcome import Settlement, Update
-from scheduler_service.core.plan import DeclaredTable, Grants, Limits, Plan, Pool, StepResult
+from scheduler_service.core.plan import DeclaredTable, Grants, Limits, Plan, Pool, PoolFigures, StepResult
 from scheduler_service.core.planner import Planner, Wishes
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.request import Request, Status
@@ -186,12 +186,13 @@ class Scheduler:
             for request in self._roster.running
         ]
 
-    def pool_reopened(self) -> None:
+    def pool_reopened(self, figures: PoolFigures) -> None:
         """The pool knows the declared tables and nothing else; plans are numbered from 1 again.
 
         What steps in flight had reserved is withdrawn: their blocks are named by commits when they are acknowledged.
         """
         assert self._wishes is None, "a plan is being settled"
+        self.figures.pool = figures
         self._roster.pending.clear()
         self._flight.renumber()
         self._is_stuck = False

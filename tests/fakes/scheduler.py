@@ -65,7 +65,9 @@ class FakeScheduler(SchedulerServiceServicer):
             self._live[num] = (submit, position + 1)
             self._events.request_nums += array("I", [num]).tobytes()
             self._events.token_ids += array("I", [token_id]).tobytes()
-            if submit.sampling.HasField("num_logprobs"):
+            has_logprobs = submit.sampling.HasField("num_logprobs")
+            self._events.num_logprobs += array("I", [has_logprobs]).tobytes()
+            if has_logprobs:
                 sampled = TokenLogprob(token_id=token_id, logprob=-0.5)
                 self._events.logprobs.add(sampled=sampled, top=[sampled] * submit.sampling.num_logprobs)
             if self.failure is not None:

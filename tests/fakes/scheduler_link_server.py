@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import grpc
 import numpy as np
 
 from octavo import server
+from octavo.errors import Failed, Failure
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 
 
@@ -23,13 +25,21 @@ class Stream:
         self.results: asyncio.Queue[worker_pb2.StepResult] = asyncio.Queue()
         self.heartbeats: asyncio.Queue[worker_pb2.Heartbeat] = asyncio.Queue()
         self.outgoing: asyncio.Queue[worker_pb2.ConnectResponse | None] = asyncio.Queue()
+        self.has_left = False  # the worker said so
+        self.is_broken = False
         self.ended = asyncio.Event()  # the worker closed its side
 
     def send(self, **message: Any) -> None:
         self.outgoing.put_nowait(worker_pb2.ConnectResponse(**message))
 
     def hang_up(self) -> None:
+        """End the stream in good order."""
         self.outgoing.put_nowait(None)
+
+    def break_off(self) -> None:
+        """End the stream as a scheduler that dies does, as far as the worker can tell."""
+        self.is_broken = True
+        self.hang_up()
 
 
 class SchedulerLinkServer(worker_pb2_grpc.WorkerLinkServiceServicer):
@@ -50,13 +60,18 @@ class SchedulerLinkServer(worker_pb2_grpc.WorkerLinkServiceServicer):
         while (message := await stream.outgoing.get()) is not None:
             yield message
         reading.cancel()
+        if stream.is_broken:
+            raise Failed(Failure(code=grpc.StatusCode.UNAVAILABLE, reason="BROKEN", message="the socket was closed"))
 
     async def _read(self, requests: AsyncIterator[worker_pb2.ConnectRequest], stream: Stream) -> None:
         async for request in requests:
-            if request.WhichOneof("message") == "result":
-                stream.results.put_nowait(request.result)
-            else:
-                stream.heartbeats.put_nowait(request.heartbeat)
+            match request.WhichOneof("message"):
+                case "result":
+                    stream.results.put_nowait(request.result)
+                case "heartbeat":
+                    stream.heartbeats.put_nowait(request.heartbeat)
+                case "leave":
+                    stream.has_left = True
         stream.ended.set()
         stream.hang_up()
 

@@ -22,6 +22,7 @@ class FakeWorker:
         self.gate.set()
         self.faulty_seqs: set[int] = set()
         self.received: list[pb.ConnectResponse] = []
+        self._outbox: asyncio.Queue[pb.ConnectRequest | None] = asyncio.Queue()  # None = nothing follows
         self._model = PagedWorker(BLOCK_SIZE)
         self._kept: list[pb.StepResult] = []
         self._fault_seq = 0
@@ -33,7 +34,7 @@ class FakeWorker:
         hello = pb.Hello()
         hello.CopyFrom(self.hello)
         hello.kept_results.extend(self._kept)
-        outbox: asyncio.Queue[pb.ConnectRequest] = asyncio.Queue()
+        outbox = self._outbox = asyncio.Queue()
         outbox.put_nowait(pb.ConnectRequest(hello=hello))
         others = [asyncio.create_task(_write(call, outbox)), asyncio.create_task(_beat(outbox))]
         try:
@@ -49,6 +50,15 @@ class FakeWorker:
             call.cancel()
             for other in others:
                 other.cancel()
+
+    def leave(self) -> None:
+        """Go for good, in good order; `run` then returns."""
+        self._outbox.put_nowait(pb.ConnectRequest(leave=pb.Leave()))
+        self.stop_writing()
+
+    def stop_writing(self) -> None:
+        """End this side of the stream, without a word."""
+        self._outbox.put_nowait(None)
 
     def _result(self, message: pb.Step) -> pb.StepResult:
         assert message.seq == self.hello.last_executed_seq + 1, f"step {message.seq} came out of order"
@@ -66,13 +76,14 @@ class FakeWorker:
         return result
 
 
-async def _write(call: Any, outbox: "asyncio.Queue[pb.ConnectRequest]") -> None:
+async def _write(call: Any, outbox: "asyncio.Queue[pb.ConnectRequest | None]") -> None:
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-        while True:
-            await call.write(await outbox.get())
+        while (message := await outbox.get()) is not None:
+            await call.write(message)
+        await call.done_writing()
 
 
-async def _beat(outbox: "asyncio.Queue[pb.ConnectRequest]") -> None:
+async def _beat(outbox: "asyncio.Queue[pb.ConnectRequest | None]") -> None:
     while True:
         await asyncio.sleep(0.5)
         outbox.put_nowait(pb.ConnectRequest(heartbeat=pb.Heartbeat()))

@@ -173,6 +173,18 @@ async def test_a_request_cannot_bring_its_own_template(stack: Stack):
     assert failure.field == "chat_template_kwargs"
 
 
+async def test_template_arguments_that_are_not_json_are_the_callers_mistake(stack: Stack):
+    kwargs = Struct()
+    kwargs.update({"x": float("nan")})
+    chat = pb.ChatPrompt(messages=[pb.ChatMessage(role="user", content="hi")], template_kwargs=kwargs)
+    for call in (
+        stack.stub.Tokenize(pb.TokenizeRequest(chat=chat)),
+        stack.stub.Generate(pb.GenerateRequest(chat=chat)),
+    ):
+        failure = await failure_of(call)
+        assert (failure.code, failure.field) == (grpc.StatusCode.INVALID_ARGUMENT, "chat_template_kwargs")
+
+
 async def test_models_are_listed_with_aliases(stack: Stack):
     (model,) = (await stack.stub.ListModels(pb.ListModelsRequest())).models
     assert (model.name, list(model.aliases), model.max_model_len, model.ready) == ("tiny", ["alias"], 4096, True)

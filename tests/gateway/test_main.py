@@ -12,8 +12,9 @@ from pathlib import Path
 
 import grpc
 import httpx
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from octavo import client, logs
+from octavo import client
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 from tests.fakes.scheduler import FakeScheduler
 from tests.gateway import tiny_model
@@ -34,12 +35,22 @@ async def running_gateway(folder: Path, *flags: str) -> AsyncIterator[tuple[asyn
     )  # fmt: skip
     try:
         async with client.channel(f"127.0.0.1:{grpc_port}") as channel:
-            await client.wait_ready(channel, "tiny", log=logs.get(__name__), timeout_s=30)
+            await serving(channel, "tiny")
         yield process, http_port, grpc_port
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def serving(channel: grpc.aio.Channel, name: str) -> None:
+    """Return when the gateway says that it serves `name`."""
+    watch = health_pb2_grpc.HealthStub(channel).Watch(
+        health_pb2.HealthCheckRequest(service=name), wait_for_ready=True, timeout=30
+    )
+    async for answer in watch:
+        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return
 
 
 async def test_both_protocols_answer_and_sigterm_drains(tmp_path: Path):

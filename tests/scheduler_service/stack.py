@@ -23,9 +23,10 @@ from scheduler_service import engine, kvcache_client
 from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.engine import Engine
+from scheduler_service.failures import STATUSES
 from scheduler_service.metrics import Metrics
 from scheduler_service.reports import Reporter
-from scheduler_service.servicer import SERVICE_NAMES, STATUSES, SchedulerServicer, WorkerLinkServicer
+from scheduler_service.servicer import SERVICE_NAMES, SchedulerServicer, WorkerLinkServicer
 from scheduler_service.worker_metrics import WorkersCollector
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.worker import FakeWorker
@@ -72,9 +73,7 @@ class Stack:
         kvcache = await self._scheduler.enter_async_context(kvcache_client.connected(self.kvcache_addr))
         self.registry = CollectorRegistry()
         running = await self._scheduler.enter_async_context(
-            engine.running(
-                kvcache, Reporter(Metrics(self.registry)), limits=limits or Limits(), policy=policy, statuses=STATUSES
-            )
+            engine.running(kvcache, Reporter(Metrics(self.registry)), limits=limits or Limits(), policy=policy)
         )
         self.registry.register(WorkersCollector(running.workers))
         self.engine = running

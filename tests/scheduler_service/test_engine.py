@@ -158,6 +158,7 @@ async def test_a_draining_scheduler_finishes_what_it_has_and_takes_nothing_new(s
     async with stack.channel() as channel:
         answer = await scheduler_pb2_grpc.SchedulerServiceStub(channel).Drain(pb.DrainRequest())
     assert answer.num_open_requests == 0
+    await gateway.end_of(1)  # the answer may overtake the stream
     assert gateway.tokens[1] == continuation(PROMPT, 50)
     await gateway.submit(2, PROMPT)
     await gateway.until(lambda: 2 in gateway.rejected)
@@ -177,6 +178,14 @@ async def test_the_state_shows_workers_gateways_and_totals(stack: Stack) -> None
     assert (worker.num_output_tokens, worker.num_running) == (10, 0)
     assert [gateway.gateway_id for gateway in state.gateways] == ["g0"]
     assert state.kvcache_connected
+
+
+async def test_an_idle_pool_is_free_before_anything_ran(stack: Stack) -> None:
+    await stack.dial(FakeWorker())
+    await stack.ready_gateway()
+    async with stack.channel() as channel:
+        state = await scheduler_pb2_grpc.SchedulerServiceStub(channel).GetState(pb.GetStateRequest())
+    assert [(worker.num_free_blocks, worker.num_blocks) for worker in state.workers] == [(63, 63)]
 
 
 async def test_requests_go_to_the_worker_that_has_their_prefix(stack: Stack) -> None:

@@ -4,7 +4,16 @@ import asyncio
 
 import pytest
 
+from octavo.columns import pack, unpack
+from octavo.common.v1.common_pb2 import PositionLogprobs, TokenLogprob
+from octavo.scheduler.v1 import scheduler_pb2 as pb
 from scheduler_service import engine
+from scheduler_service.core.plan import Identity
+from scheduler_service.core.request import Request, StopRules
+from scheduler_service.gateway_session import GatewaySession
+from scheduler_service.serving import ServingState
+from scheduler_service.session_wire import submission
+from scheduler_service.tickets import Ticket
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.paged_worker import continuation
 from tests.fakes.worker import FakeWorker
@@ -74,3 +83,26 @@ async def test_unknown_numbers_are_ignored(stack: Stack) -> None:
     await gateway.cancel(99)
     await gateway.submit(1, PROMPT)
     assert (await gateway.end_of(1)).figures.num_output_tokens == 10
+
+
+async def test_a_gateway_that_comes_back_twice_gets_the_logprobs_of_the_tokens_it_lacks() -> None:
+    """The first return was to a new scheduler, which never saw the logprobs of the tokens brought along."""
+    session = GatewaySession("g0", 7, b"")
+    brought, since = [10, 11], [12, 13, 14]
+    position = [PositionLogprobs(sampled=TokenLogprob(token_id=token_id)).SerializeToString() for token_id in since]
+    submit = pb.Submit(request_num=1, prompt_token_ids=pack(PROMPT), output_token_ids=pack(brought))
+    request = Request(
+        identity=Identity(request_id="r"),
+        token_ids=[*PROMPT, *brought, *since],
+        num_prompt_tokens=len(PROMPT),
+        rules=StopRules(max_tokens=20),
+    )
+    ticket = Ticket(request=request, submission=submission(submit), gateway=session, trace=None, logprobs=position)
+    sent: asyncio.Queue[pb.SessionResponse] = asyncio.Queue()
+    writer = asyncio.create_task(session.write_to(sent.put, session.begin(ServingState(scheduler_incarnation=1))))
+    session.attach_again(ticket, 3)
+    await sent.get()  # the state
+    events = (await sent.get()).events
+    writer.cancel()
+    assert list(unpack("token_ids", events.token_ids)) == [13, 14]
+    assert [position.sampled.token_id for position in events.logprobs] == [13, 14]

@@ -1,6 +1,7 @@
 """Workers that fail, leave, come back and die; requests that outlive them."""
 
 import asyncio
+import logging
 
 import grpc
 import pytest
@@ -96,6 +97,47 @@ async def test_a_silent_worker_is_dead_and_told_so_when_it_comes_back(
     assert "dead" in await asyncio.wait_for(await stack.dial(worker), 5)
 
 
+async def test_a_worker_that_leaves_is_no_alarm_and_its_requests_move_at_once(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = FakeWorker("w0")
+    stream = await stack.dial(first)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    await stack.dial(FakeWorker("w1", incarnation=5))
+    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    first.leave()
+    assert await asyncio.wait_for(stream, 2) == ""
+    await all_right(gateway)
+    assert [record.levelname for record in caplog.records if record.message == "worker_left"] == ["INFO"]
+    assert "worker_lost" not in caplog.text
+
+
+async def test_a_stream_that_only_ends_may_come_back(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
+    worker = FakeWorker()
+    stream = await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    worker.stop_writing()
+    await asyncio.wait_for(stream, 2)
+    await stack.dial(worker)
+    await all_right(gateway)
+    assert all(finished.figures.num_preemptions == 0 for finished in gateway.finished.values())
+
+
+async def test_a_drained_scheduler_lets_its_workers_go_and_takes_none(stack: Stack) -> None:
+    worker = FakeWorker()
+    stream = await stack.dial(worker)
+    await stack.ready_gateway()
+    await stack.engine.drain_all()
+    assert await asyncio.wait_for(stream, 2) == ""
+    again = await stack.dial(worker)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await again
+    assert from_rpc_error(caught.value).reason == "SERVER_DRAINING"
+
+
 async def test_a_faulted_step_voids_the_next_and_its_requests_are_tried_again(stack: Stack) -> None:
     worker = FakeWorker()
     worker.faulty_seqs = {5}
@@ -172,3 +214,31 @@ async def test_a_restarted_scheduler_gets_the_requests_from_the_gateway_and_rese
         await gateway.submit(number, [*PROMPT, number], max_tokens=200)
     await all_right(gateway)
     assert any(message.HasField("reset") for message in worker.received)
+
+
+@pytest.mark.parametrize("has_begun", [False, True], ids=["before its first token", "after it"])
+async def test_a_request_that_no_longer_fits_the_next_worker_ends(stack: Stack, *, has_begun: bool) -> None:
+    worker = FakeWorker()
+    if not has_begun:
+        worker.gate.clear()
+    stream = await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await gateway.submit(1, PROMPT, max_tokens=100)
+    await gateway.until(lambda: len(gateway.tokens[1]) > 3 if has_begun else 1 in gateway.admitted)
+    await lost(stream)
+    await stack.dial(FakeWorker(incarnation=2, num_blocks=3))
+    await gateway.until(lambda: 1 in gateway.finished or 1 in gateway.rejected)
+    assert (1 in gateway.finished) == has_begun
+    await stack.idle()
+
+
+async def test_a_request_goes_to_the_worker_that_has_room_for_it(stack: Stack) -> None:
+    await stack.dial(FakeWorker("small", num_blocks=3))
+    await stack.dial(FakeWorker("large", incarnation=5))
+    gateway = await stack.ready_gateway()
+    await gateway.until(lambda: gateway.state.num_blocks == 65)
+    for number in range(6):
+        await gateway.submit(number, [*PROMPT, number])
+    for number in range(6):
+        await gateway.end_of(number)
+        assert gateway.tokens[number] == continuation([*PROMPT, number], 10)

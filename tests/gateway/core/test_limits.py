@@ -36,7 +36,7 @@ def refused_field(request: GenerationRequest) -> str | None:
         ("min_p", [-0.1, 1.1]),
         ("presence_penalty", [-2.1, 2.1]),
         ("frequency_penalty", [-2.1, 2.1]),
-        ("repetition_penalty", [0.0, -1.0, math.nan, math.inf]),
+        ("repetition_penalty", [0.0, -1.0, 1e-300, 1e300, math.nan, math.inf]),
         ("seed", [2**64, -(2**63) - 1]),
     ],
 )
@@ -48,8 +48,9 @@ def test_sampling_outside_its_range_is_refused_by_name(field: str, bad_values: l
 
 def test_the_ends_of_every_range_are_allowed():
     low = Sampling(
-        temperature=0, top_p=1e-6, top_k=-1, min_p=0, presence_penalty=-2, frequency_penalty=-2, seed=-(2**63)
-    )
+        temperature=0, top_p=1e-6, top_k=-1, min_p=0, presence_penalty=-2, frequency_penalty=-2, seed=-(2**63),
+        repetition_penalty=2.0**-126,
+    )  # fmt: skip
     high = Sampling(
         temperature=2, top_p=1, top_k=10**6, min_p=1, presence_penalty=2, frequency_penalty=2, seed=2**64 - 1
     )

@@ -151,7 +151,7 @@ class Rig:
 
     def reopen_kv(self) -> None:
         self.kv.adopt([_declared(table) for table in self.core.declare_tables()])
-        self.core.pool_reopened()
+        self.core.pool_reopened(_figures(self.kv.figures))
 
     @property
     def running_ids(self) -> list[str]:
@@ -165,7 +165,6 @@ class Rig:
 def granted(manager: KVCacheManager, plan: Plan) -> Grants:
     """Ask the real manager."""
     grants = manager.plan_step(_kv_plan(plan))
-    figures = grants.figures
     return Grants(
         grow_num_tokens=grants.grow_num_tokens,
         grow_num_new_blocks=grants.grow_num_new_blocks,
@@ -181,11 +180,14 @@ def granted(manager: KVCacheManager, plan: Plan) -> Grants:
             )
             for admission in grants.admissions
         ],
-        figures=PoolFigures(
-            num_blocks=figures.num_blocks, num_free=figures.num_free,
-            num_cached=figures.num_cached, num_held=figures.num_held,
-        ),
-    )  # fmt: skip
+        figures=_figures(grants.figures),
+    )
+
+
+def _figures(used: kv.Figures) -> PoolFigures:
+    return PoolFigures(
+        num_blocks=used.num_blocks, num_free=used.num_free, num_cached=used.num_cached, num_held=used.num_held
+    )
 
 
 def _kv_plan(plan: Plan) -> kv.Plan:
