@@ -9,10 +9,12 @@ Compare runs of one machine and one hour only.
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import random
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,7 +25,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from octavo.cli import runtime, scheduler_client
+from benchmarks.worker_phases import WorkerPhases
+from octavo.cli import runtime
 from octavo.cli.bench import figures, runner
 from octavo.cli.bench.figures import Figures, Sample
 from octavo.cli.bench.http_target import HttpTarget
@@ -50,17 +53,23 @@ class Result:
 class Bench:
     """One server; every prompt is new to it unless a load says otherwise."""
 
-    def __init__(self, url: str, *, num_runs: int) -> None:
+    def __init__(self, url: str, *, num_runs: int, phases: WorkerPhases | None = None) -> None:
         self._target = HttpTarget(url, {}, model=None)
         self._num_runs = num_runs
+        self._phases = phases
         self._seed = random.SystemRandom().randrange(1 << 31)
 
     async def decode(self, concurrency: int) -> list[Result]:
         """128 tokens in, 128 out; the first run only warms up."""
-        runs = [
-            await self._closed(concurrency, self._prompts(concurrency, 128), 128) for _ in range(self._num_runs + 1)
-        ]
-        return _decoding(f"decode, {concurrency} at once", runs[1:])
+        name, runs = f"decode, {concurrency} at once", []
+        for number in range(self._num_runs + 1):
+            if number == 1 and self._phases is not None:
+                self._phases.restart()
+            runs.append(await self._closed(concurrency, self._prompts(concurrency, 128), 128))
+        results = _decoding(name, runs[1:])
+        if self._phases is not None:
+            results += _sharing(name, self._phases)
+        return results
 
     async def prefill(self) -> list[Result]:
         runs = [await self._closed(1, self._prompts(1, 1024), 1) for _ in range(self._num_runs + 1)]
@@ -130,6 +139,15 @@ def _decoding(name: str, runs: Sequence[Figures]) -> list[Result]:
     ]
 
 
+def _sharing(name: str, phases: WorkerPhases) -> list[Result]:
+    share = phases.share()
+    return [
+        _result(f"{name}, worker's step mean", "ms", [share.step_ms]),
+        _result(f"{name}, worker's gap mean", "us", [share.gap_us]),
+        _result(f"{name}, step outside the model", "%", [100 * share.outside_forward]),
+    ]
+
+
 def _gaps_until(sample: Sample, moment: float) -> list[float]:
     moments = sample.arrived_at
     return [1e3 * (after - before) for before, after in itertools.pairwise(moments) if after < moment]
@@ -172,6 +190,16 @@ class Server:
             process.stdout.close()
 
 
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports that nobody listens on."""
+    while True:
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            first = random.SystemRandom().randrange(20_000, 30_000)
+            for port in range(first, first + count):
+                probes.enter_context(socket.socket()).bind(("0.0.0.0", port))
+            return first
+
+
 def memory_mib(pids: Sequence[int]) -> float:
     """Resident memory of all processes together; what they share counts once."""
     lines = (line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines())
@@ -188,21 +216,23 @@ async def measure(bench: Bench) -> list[Result]:
 
 
 async def measure_own(num_runs: int, flags: Sequence[str]) -> list[Result]:
-    """Also the start, the memory, and what the scheduler says of the worker."""
+    """Also the start, the memory, and where the worker's time goes.
+
+    Ports: HTTP, gRPC, then the metrics of scheduler, KV cache service and worker.
+    """
+    first_port = free_ports(5)
+    ports = {"--port": first_port, "--grpc-port": first_port + 1, "--metrics-port": first_port + 2}
+    flags = (*flags, *(f"{flag}={port}" for flag, port in ports.items()))
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
         started_at = time.perf_counter()
         with Server(Path(folder), flags).running() as state:
-            bench = Bench(state.http_url, num_runs=num_runs)
+            bench = Bench(state.http_url, num_runs=num_runs, phases=WorkerPhases(first_port + 4))
             await bench.first_token()
             results = _shown([_result("start to first token", "s", [time.perf_counter() - started_at])])
             results += await measure(bench)
             results += _shown(
                 [_result("memory at the end, PSS", "MiB", [memory_mib([state.pid, *state.pids.values()])])]
             )
-            scheduler = await scheduler_client.state(state.scheduler_addr)
-            for worker in scheduler.workers:
-                results += _shown([_result(f"{worker.worker_id}, step mean", "ms", [worker.mean_step_ms])])
-                results += _shown([_result(f"{worker.worker_id}, gap between steps", "ms", [worker.mean_gap_ms])])
             return results
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_worker.config import WorkerConfig
+from gpu_worker.config import Compute, KVMemory, WorkerConfig
 from gpu_worker.core.step import Ids, NewRequest, Sampling, Step
 from gpu_worker.model_runner import Execution, ModelRunner
 from gpu_worker.startup import start
@@ -77,11 +77,13 @@ def main() -> None:
     arguments = _arguments()
     logs.configure("bench", log_format="text")
     files = model_files.resolve(arguments.model)
-    config = WorkerConfig(dtype=arguments.dtype, num_threads=arguments.num_threads, num_blocks=2048)
+    config = WorkerConfig(
+        compute=Compute(dtype=arguments.dtype, num_threads=arguments.num_threads), kv_memory=KVMemory(num_blocks=2048)
+    )
     phases = Phases()
     runner = start(config, files, phases).runner
     print(f"start: {phases.seconds}")
-    driver = Driver(runner, config.block_size)
+    driver = Driver(runner, config.kv_memory.block_size)
     for num_requests in arguments.num_requests:
         for name, sampling in _SAMPLINGS.items():
             driver.release_all()

@@ -8,8 +8,7 @@ from gpu_worker.config import WorkerConfig
 from gpu_worker.errors import CannotStart
 from gpu_worker.servicer import STATUSES, WorkerServicer
 from gpu_worker.worker import Worker
-from octavo import config, logs, metrics, server, telemetry
-from octavo.model_files import ModelFilesError
+from octavo import config, logs, metrics, model_files, server, telemetry
 from octavo.server import Readiness
 from octavo.worker.v1 import worker_pb2_grpc
 
@@ -18,12 +17,13 @@ SERVICE_NAMES = ("octavo.worker.v1.WorkerService",)
 
 async def main() -> None:
     settings = config.load(WorkerConfig, "WORKER")
-    logs.configure("octavo-worker", level=settings.log_level, log_format=settings.log_format)
-    with telemetry.configured("worker", instance_id=settings.worker_id):
+    logs.configure("worker", level=settings.process.log_level, log_format=settings.process.log_format)
+    attributes = {"octavo.model": model_files.name_of(settings.model)}
+    with telemetry.configured("worker", instance_id=settings.worker_id, attributes=attributes):
         async with metrics.serve(settings.metrics_port) if settings.metrics_port else nullcontext():
             try:
                 await _serve(settings)
-            except* (CannotStart, ModelFilesError) as refused:
+            except* (CannotStart, model_files.ModelFilesError) as refused:
                 raise SystemExit(f"gpu_worker cannot start: {refused.exceptions[0]}") from None
 
 
@@ -40,7 +40,7 @@ async def _serve(settings: WorkerConfig) -> None:
     ):
         working = tasks.create_task(worker.run())
         serving = tasks.create_task(
-            server.run_until_stopped(running, drain=worker.drain, drain_timeout_s=settings.drain_timeout_s)
+            server.run_until_stopped(running, drain=worker.drain, drain_timeout_s=settings.process.drain_timeout_s)
         )
         await asyncio.wait((working, serving), return_when=asyncio.FIRST_COMPLETED)
         working.cancel()

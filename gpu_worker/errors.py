@@ -13,5 +13,9 @@ class MissingWeights(CannotStart):
     """The files lack a tensor that the configuration asks for, or hold it in another shape."""
 
 
+class UnreadableWeights(CannotStart):
+    """A weight file is damaged."""
+
+
 class NotEnoughMemory(CannotStart):
     """The K/V of one sequence of max_model_len does not fit."""

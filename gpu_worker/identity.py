@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-HASH_SCHEME = 1  # of block hashes, docs/protocol.md
+HASH_SCHEME = 1  # of block hashes, docs/block-hash.md
 
 _SAMPLE_BYTES = 4096
 _NUM_SAMPLES = 64

@@ -27,7 +27,6 @@ WIDENING = 8  # each further look is this much wider, until the row's cut lies w
 GREEDY_BELOW = 1e-5  # temperatures below are 0
 
 _RUN = 256  # tokens whose probabilities are added up before any of them is looked at
-_UNDECIDED = np.int64(-1)
 _TINY = np.finfo(np.float64).tiny
 _BELOW_ONE = 1.0 - 2.0**-53
 
@@ -124,14 +123,17 @@ def _draw(logits_RV: torch.Tensor, rows: Sequence[_Row]) -> Indices:
     seeds = np.array([sampling.seed for sampling in samplings], dtype=np.uint64)
     numbers = random_numbers.uniform(seeds, np.array([row.num_tokens for row in rows], dtype=np.uint64))
     cuts = [_Cut.of(sampling, vocab_size=weights_RV.shape[1]) for sampling in samplings]
-    token_ids = np.full(len(rows), _UNDECIDED, dtype=np.int64)
+    token_ids = np.zeros(len(rows), dtype=np.int64)
     whole = [i for i, cut in enumerate(cuts) if cut.is_none]
     if whole:
         token_ids[whole] = _draw_from_all(weights_RV[whole], numbers[whole])
-    width = NUM_CANDIDATES
-    while (undecided := np.flatnonzero(token_ids == _UNDECIDED)).size:
-        indices = undecided.tolist()
-        token_ids[indices] = _draw_from_top(weights_RV[indices], width, [cuts[i] for i in indices], numbers[indices])
+    undecided, width = [i for i, cut in enumerate(cuts) if not cut.is_none], NUM_CANDIDATES
+    while undecided:
+        drawn, is_decided = _draw_from_top(
+            weights_RV[undecided], width, [cuts[i] for i in undecided], numbers[undecided]
+        )
+        token_ids[undecided] = drawn
+        undecided = [i for i, decided in zip(undecided, is_decided.tolist(), strict=True) if not decided]
         width *= WIDENING
     return token_ids
 
@@ -144,8 +146,10 @@ def _draw_from_all(weights_RV: torch.Tensor, numbers: Floats) -> Indices:
     return run_indices * _RUN + _invert(within, rests)[0]
 
 
-def _draw_from_top(weights_RV: torch.Tensor, width: int, cuts: Sequence[_Cut], numbers: Floats) -> Indices:
-    """One token per row among the `width` most likely; _UNDECIDED where the row's cut lies beyond them."""
+def _draw_from_top(
+    weights_RV: torch.Tensor, width: int, cuts: Sequence[_Cut], numbers: Floats
+) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """One token per row among the `width` most likely, and whether it counts: the row's cut may lie beyond them."""
     vocab_size = weights_RV.shape[1]
     top_RK, ids_RK = weights_RV.topk(min(width, vocab_size), sorted=True)
     weights_RK = top_RK.double().numpy()
@@ -160,7 +164,7 @@ def _draw_from_top(weights_RV: torch.Tensor, width: int, cuts: Sequence[_Cut], n
     weights_RK[np.arange(weights_RK.shape[1]) >= num_kept[:, None]] = 0.0
     drawn, _ = _invert(weights_RK, numbers)
     token_ids: Indices = ids_RK.numpy()[np.arange(len(drawn)), drawn]
-    return np.where(num_kept > 0, token_ids, _UNDECIDED)
+    return token_ids, num_kept > 0
 
 
 def _num_kept(weights_K: Floats, sums_K: Floats, cut: _Cut, *, is_whole: bool) -> int:

@@ -20,7 +20,6 @@ from octavo import client, logs
 from octavo.health import Readiness
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 
-RETRY_SCHEDULE_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # pauses between dials; the last one repeats
 HEARTBEAT_S = 0.5
 WELCOME_TIMEOUT_S = 5.0  # from hello to the scheduler's welcome
 LEAVE_TIMEOUT_S = 2.0  # for the scheduler to see that the last result was sent
@@ -59,68 +58,71 @@ class SchedulerLink:
 
     async def run(self) -> None:
         """Keep a stream to the scheduler open until `leave` or the scheduler's drain. Never gives up dialling."""
-        async with self._compute as compute:
-            dialling = asyncio.ensure_future(self._dial_forever())
+        async with self._compute as compute, asyncio.TaskGroup() as tasks:
+            dialling = tasks.create_task(self._dial_until_left(), name="dial")
             await asyncio.wait((dialling, compute.failed), return_when=asyncio.FIRST_COMPLETED)
             if compute.failed.done():
-                dialling.cancel()
-                await asyncio.wait((dialling,))
                 compute.failed.result()
-            dialling.result()
 
     def leave(self) -> None:
         """Finish the steps in hand, send their results, and end; `run` then returns."""
         self._leaving.set()
 
-    async def _dial_forever(self) -> None:
+    async def _dial_until_left(self) -> None:
         num_tries, logged_at = 0, -LOG_EVERY_S
         while not self._leaving.is_set():
             problem = await self._connect()
             if self._readiness.is_ready:  # it was attached: the scheduler has only just gone
                 num_tries, logged_at = 0, -LOG_EVERY_S
-            self._readiness.set(False, f"no scheduler at {self._address}: {problem}")
-            pause_s = RETRY_SCHEDULE_S[min(num_tries, len(RETRY_SCHEDULE_S) - 1)]
+                if problem is None and not self._leaving.is_set():
+                    logged_at = time.monotonic()
+                    _log.info("scheduler_left", address=self._address)
+            self._readiness.set(False, f"no scheduler at {self._address}: {problem or 'it has left'}")
             if not self._leaving.is_set() and time.monotonic() - logged_at >= LOG_EVERY_S:
                 logged_at = time.monotonic()
                 _log.warning(
-                    "scheduler_missing", address=self._address, problem=problem, retry_schedule_s=RETRY_SCHEDULE_S
-                )
+                    "scheduler_missing", address=self._address, problem=problem,
+                    retry_schedule_s=client.RETRY_SCHEDULE_S,
+                )  # fmt: skip
+            await _set_within(self._leaving, client.retry_pause_s(num_tries))
             num_tries += 1
-            await _first_of(self._leaving, pause_s)
 
-    async def _connect(self) -> str:
-        """One stream from hello to its end; says why it ended."""
+    async def _connect(self) -> str | None:
+        """One stream from hello to its end; says what broke it, or None when the scheduler ended it in good order."""
         await self._compute.idle()  # so that hello names the last step that ever ran in this session
         async with client.channel(self._address, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
             call = worker_pb2_grpc.WorkerLinkServiceStub(channel).Connect()
             try:
                 return await self._talk(call)
-            except grpc.aio.AioRpcError as error:
-                return f"{error.code().name}: {error.details()}"
-            except TimeoutError:
-                return f"no welcome within {WELCOME_TIMEOUT_S} s"
             finally:
                 self._outbox = None
                 call.cancel()
 
-    async def _talk(self, call: Call) -> str:
+    async def _talk(self, call: Call) -> str | None:
+        """Write, beat and read until the reader sees the end. A bug in any of them ends the process."""
         self._session += 1
         outbox: Outbox = asyncio.Queue()
         outbox.put_nowait(self._hello())
         self._outbox = outbox
-        others = [
-            asyncio.ensure_future(_write(call, outbox)),
-            asyncio.ensure_future(self._beat(outbox)),
-            asyncio.ensure_future(self._end_when_left(call, outbox)),
-        ]
-        try:
-            return await self._read(call)
-        finally:
-            for other in others:
-                other.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            limit = asyncio.timeout(None)
+            others = [
+                tasks.create_task(_write(call, outbox), name="write"),
+                tasks.create_task(self._beat(outbox), name="beat"),
+                tasks.create_task(self._end_when_left(outbox, limit), name="end-when-left"),
+            ]
+            try:
+                async with limit:
+                    return await self._read(call)
+            except grpc.aio.AioRpcError as error:
+                return f"{error.code().name}: {error.details()}"
+            except TimeoutError:
+                return "it did not answer in time"
+            finally:
+                for other in others:
+                    other.cancel()
 
-    async def _read(self, call: Call) -> str:
+    async def _read(self, call: Call) -> str | None:
         async with asyncio.timeout(WELCOME_TIMEOUT_S):
             message = await call.read()
         while message is not EOF:
@@ -141,7 +143,7 @@ class SchedulerLink:
             message = await call.read()
         if await call.code() is not grpc.StatusCode.OK:
             return f"{(await call.code()).name}: {await call.details()}"
-        return "it ended the stream"
+        return None
 
     def _hello(self) -> worker_pb2.ConnectRequest:
         return wire.hello(
@@ -194,12 +196,12 @@ class SchedulerLink:
             heartbeat = worker_pb2.Heartbeat(last_executed_seq=self._last_seq)
             outbox.put_nowait(worker_pb2.ConnectRequest(heartbeat=heartbeat))
 
-    async def _end_when_left(self, call: Call, outbox: Outbox) -> None:
+    async def _end_when_left(self, outbox: Outbox, limit: asyncio.Timeout) -> None:
         await self._leaving.wait()
         await self._compute.idle()
+        outbox.put_nowait(worker_pb2.ConnectRequest(leave=worker_pb2.Leave()))
         outbox.put_nowait(None)
-        await asyncio.sleep(LEAVE_TIMEOUT_S)
-        call.cancel()  # the scheduler did not end its side
+        limit.reschedule(asyncio.get_running_loop().time() + LEAVE_TIMEOUT_S)
 
 
 async def _write(call: Call, outbox: Outbox) -> None:
@@ -212,7 +214,8 @@ async def _write(call: Call, outbox: Outbox) -> None:
         return
 
 
-async def _first_of(event: asyncio.Event, timeout_s: float) -> None:
+async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
+    """Return when the event is set or the time is over."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

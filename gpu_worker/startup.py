@@ -5,13 +5,14 @@ each phase took. The one place where the choices of type, threads and back end a
 import os
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import psutil  # type: ignore[import-untyped]
 import torch
 
 from gpu_worker import identity, kv_cache, linear, weights
 from gpu_worker.attention.batched import BatchedAttention
-from gpu_worker.config import WorkerConfig
+from gpu_worker.config import KVMemory, WorkerConfig
 from gpu_worker.core.batch_state import BatchState
 from gpu_worker.errors import UnsupportedModel
 from gpu_worker.identity import Fingerprint, Identity
@@ -40,44 +41,45 @@ class Ready:
 def start(config: WorkerConfig, files: ModelFiles, phases: Phases) -> Ready:
     """Everything between knowing the files and taking the first step.
 
-    Raises UnsupportedModel, MissingWeights or NotEnoughMemory, with what to do in the message.
+    Raises UnsupportedModel, MissingWeights, UnreadableWeights or NotEnoughMemory, with what to do in the message.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    torch.set_num_threads(config.num_threads or _num_threads())
+    compute, block_size = config.compute, config.kv_memory.block_size
+    torch.set_num_threads(compute.num_threads or _num_threads())
     model_config = llama_config.read(files.config_dir / "config.json")
-    max_model_len = _max_model_len(config, model_config)
-    dtype = _dtype(config)
+    max_model_len = _max_model_len(compute.max_model_len, model_config)
+    dtype = _dtype(compute.dtype)
     with phases.phase("load_weights"):
         loaded = weights.load(_source(files), model_config, dtype=dtype)
         model = Llama(model_config, loaded, max_model_len=max_model_len)
     with phases.phase("allocate_kv"):
-        shape = kv_cache.shape_of(model_config, block_size=config.block_size, dtype=dtype)
-        kv = kv_cache.allocate(shape, _num_blocks(config, shape, max_model_len))
+        shape = kv_cache.shape_of(model_config, block_size=block_size, dtype=dtype)
+        kv = kv_cache.allocate(shape, _num_blocks(config.kv_memory, shape, max_model_len))
     state = BatchState(
-        block_size=config.block_size,
+        block_size=block_size,
         num_blocks=kv.shape[0],
         max_model_len=max_model_len,
         vocab_size=model_config.vocab_size,
     )
     attention = BatchedAttention(kv, model_config.num_attention_heads)
-    runner = ModelRunner(model, attention, state, max_num_batched_tokens=config.max_num_batched_tokens)
+    runner = ModelRunner(model, attention, state, max_num_batched_tokens=compute.max_num_batched_tokens)
     with phases.phase("warmup"):
         runner.warm_up()
     about = Identity(
         worker_id=config.worker_id,
         model_name=files.name,
-        fingerprint=_fingerprint(config, files, dtype),
+        fingerprint=_fingerprint(files, dtype, block_size),
         max_model_len=max_model_len,
         vocab_size=model_config.vocab_size,
         num_blocks=kv.shape[0],
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        device=config.device,
+        max_num_batched_tokens=compute.max_num_batched_tokens,
+        device=compute.device,
         dtype=_name(dtype),
         attention_backend=attention.name,
         weight_bytes=loaded.num_bytes,
         kv_cache_bytes=kv.nbytes,
     )
-    _say(about, dtype, requested_dtype=config.dtype)
+    _say(about, dtype, requested_dtype=compute.dtype)
     return Ready(runner=runner, identity=about)
 
 
@@ -99,20 +101,20 @@ def _source(files: ModelFiles) -> WeightSource:
             return SafetensorsFolder(files.weights)
 
 
-def _max_model_len(config: WorkerConfig, model: LlamaConfig) -> int:
-    if config.max_model_len is None:
+def _max_model_len(asked: int | None, model: LlamaConfig) -> int:
+    if asked is None:
         return model.max_position_embeddings
-    if config.max_model_len > model.max_position_embeddings:
+    if asked > model.max_position_embeddings:
         raise UnsupportedModel(
-            f"--max-model-len is {config.max_model_len}; the model was made for {model.max_position_embeddings} "
+            f"--max-model-len is {asked}; the model was made for {model.max_position_embeddings} "
             "positions (max_position_embeddings)"
         )
-    return config.max_model_len
+    return asked
 
 
-def _dtype(config: WorkerConfig) -> torch.dtype:
+def _dtype(asked: Literal["auto", "bfloat16", "float32"]) -> torch.dtype:
     """auto is bfloat16 where the CPU multiplies it in hardware: elsewhere it would be slower than float32."""
-    match config.dtype:
+    match asked:
         case "bfloat16":
             return torch.bfloat16
         case "float32":
@@ -122,22 +124,22 @@ def _dtype(config: WorkerConfig) -> torch.dtype:
             return torch.bfloat16 if has_bf16 else torch.float32
 
 
-def _num_blocks(config: WorkerConfig, shape: kv_cache.KVShape, max_model_len: int) -> int:
+def _num_blocks(memory: KVMemory, shape: kv_cache.KVShape, max_model_len: int) -> int:
     available = kv_cache.available_bytes()
-    if config.num_blocks is not None:
-        kv_cache.check_num_blocks(shape, config.num_blocks, available_bytes=available)
-        return config.num_blocks
+    if memory.num_blocks is not None:
+        kv_cache.check_num_blocks(shape, memory.num_blocks, available_bytes=available)
+        return memory.num_blocks
     return kv_cache.num_blocks_that_fit(
-        shape, available_bytes=available, utilization=config.memory_utilization, max_model_len=max_model_len
+        shape, available_bytes=available, utilization=memory.memory_utilization, max_model_len=max_model_len
     )
 
 
-def _fingerprint(config: WorkerConfig, files: ModelFiles, dtype: torch.dtype) -> Fingerprint:
+def _fingerprint(files: ModelFiles, dtype: torch.dtype, block_size: int) -> Fingerprint:
     return Fingerprint(
         hash_scheme=identity.HASH_SCHEME,
         model_digest=identity.model_digest(files.config_dir / "config.json", weight_files(files.weights)),
         tokenizer_digest=files.tokenizer_digest,
-        block_size=config.block_size,
+        block_size=block_size,
         kv_dtype=_name(dtype),
         kv_layout=kv_cache.KV_LAYOUT,
     )

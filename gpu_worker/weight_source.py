@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from gguf import GGUFReader, GGUFValueType, dequantize
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
+
+from gpu_worker.errors import UnreadableWeights
 
 FREQUENCY_DIVISORS = "rope_freqs.weight"  # only in GGUF files of Llama 3
 
@@ -49,7 +51,7 @@ class SafetensorsFolder:
     has_adjacent_pairs = False
 
     def __init__(self, folder: Path) -> None:
-        self._files = [safe_open(path, framework="pt") for path in weight_files(folder)]
+        self._files = [_opened(path) for path in weight_files(folder)]
         self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118 - not a dict
 
     def has(self, name: str) -> bool:
@@ -78,6 +80,13 @@ class GGUFFile:
         stored = self._tensors[_gguf_name(name)]
         values = dequantize(stored.data, stored.tensor_type)
         return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as broken:
+        raise UnreadableWeights(f"{path} cannot be read as safetensors; is it whole? ({broken})") from None
 
 
 def weight_files(weights: Path) -> list[Path]:

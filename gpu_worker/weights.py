@@ -19,12 +19,13 @@ from octavo import logs
 
 NUM_READERS = 2
 PROGRESS_EVERY_S = 2.0
+ROTATED = ("q_proj", "k_proj")  # values carry no position
 
 _log = logs.get(__name__)
 
 
 def load(source: WeightSource, config: LlamaConfig, *, dtype: torch.dtype) -> LlamaWeights:
-    """The whole model in `dtype`. Raises MissingWeights."""
+    """The whole model in `dtype`. Raises MissingWeights or UnreadableWeights."""
     return _Loader(source, config, dtype).load()
 
 
@@ -83,12 +84,15 @@ class _Loader:
         """q, k and v in one product, with the pairs of q and k next to each other."""
         config = self._config
         parts, biases = [], []
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads, "v_proj": 0}
-        for name, num_rotated in heads.items():
-            num_rows = (num_rotated or config.num_key_value_heads) * config.head_dim
-            weight, bias = self._projection(f"{prefix}.{name}", num_rows, config.hidden_size)
-            if num_rotated and not self._source.has_adjacent_pairs:
-                rows = rope.adjacent_rows(num_rotated, config.head_dim)
+        num_heads = {
+            "q_proj": config.num_attention_heads,
+            "k_proj": config.num_key_value_heads,
+            "v_proj": config.num_key_value_heads,
+        }
+        for name, num in num_heads.items():
+            weight, bias = self._projection(f"{prefix}.{name}", num * config.head_dim, config.hidden_size)
+            if name in ROTATED and not self._source.has_adjacent_pairs:
+                rows = rope.adjacent_rows(num, config.head_dim)
                 weight, bias = weight[rows], None if bias is None else bias[rows]
             parts.append(weight)
             biases.append(bias)

@@ -15,9 +15,10 @@ core/                   the rules; pure
   declared_tables       tables taken over when a pool is opened
   pools                 incarnations, sessions, the order of plans, answers kept
   statistics, events    what is counted; what an index elsewhere is told
+  errors                mistakes of callers
 servicer                the gRPC methods: convert, one core call, convert
 wire                    messages <-> core values
-metadata_store          what is written behind to Redis; the keys are documented there
-metrics                 what Prometheus sees
+metadata_store          writes behind to Redis what changed; metadata_record documents the keys
+metrics, spans          what Prometheus and a trace see
 config, __main__        settings; the process
 """

@@ -5,10 +5,10 @@ import secrets
 from contextlib import nullcontext
 from functools import partial
 
-from kvcache_service import metrics
 from kvcache_service.config import KVCacheConfig
 from kvcache_service.core.pools import Pools
 from kvcache_service.metadata_store import MetadataStore
+from kvcache_service.metrics import PoolCollector
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
 from octavo import config, logs, server, telemetry
 from octavo import metrics as exposition
@@ -17,7 +17,7 @@ from octavo.kvcache.v1.kvcache_pb2_grpc import add_KVCacheServiceServicer_to_ser
 
 async def main() -> None:
     settings = config.load(KVCacheConfig, "KVCACHE")
-    logs.configure("kvcache", level=settings.log_level, log_format=settings.log_format)
+    logs.configure("kvcache", level=settings.process.log_level, log_format=settings.process.log_format)
     namespace_key = settings.namespace_key.encode() or secrets.token_bytes(32)
     incarnation = secrets.randbits(63)
     pools = Pools(caching=settings.enable_prefix_caching)
@@ -26,7 +26,7 @@ async def main() -> None:
             MetadataStore.connect(settings.redis_url, pools, kvcache_incarnation=incarnation) as store,
             exposition.serve(settings.metrics_port) if settings.metrics_port else nullcontext(),
         ):
-            metrics.register(exposition.REGISTRY, pools, store)
+            exposition.REGISTRY.register(PoolCollector(pools, store))
             servicer = KVCacheServicer(pools, store, incarnation=incarnation, namespace_key=namespace_key)
             register = partial(add_KVCacheServiceServicer_to_server, servicer)
             await server.serve(
@@ -34,7 +34,7 @@ async def main() -> None:
                 register,
                 STATUSES,
                 service_names=[SERVICE_NAME],
-                drain_timeout_s=settings.drain_timeout_s,
+                drain_timeout_s=settings.process.drain_timeout_s,
             )
 
 

@@ -1,8 +1,8 @@
 """Settings of the KV cache service."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from octavo.logs import LogFormat, LogLevel
+from octavo.process_config import ProcessConfig, check_port
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -16,14 +16,9 @@ class KVCacheConfig:
     namespace_key: str = ""  # secret that tenants' prefixes are kept apart under; none = drawn anew at every start
     enable_prefix_caching: bool = True  # off: no prompt starts behind what another has computed
     metrics_port: int = 51053  # HTTP port of /metrics, on every interface; 0 = none
-    log_level: LogLevel = "info"  # least severe line that is written
-    log_format: LogFormat = "json"  # json or text
-    drain_timeout_s: float = 30.0  # seconds that calls in flight get after SIGTERM
+    process: ProcessConfig = field(default_factory=ProcessConfig)
 
     def __post_init__(self) -> None:
         if not self.redis_url.startswith(REDIS_SCHEMES):
             raise ValueError(f"redis_url must begin with {', '.join(REDIS_SCHEMES)}, got {self.redis_url!r}")
-        if not 0 <= self.metrics_port <= 65535:
-            raise ValueError(f"metrics_port must be 0 to 65535, got {self.metrics_port}")
-        if self.drain_timeout_s < 0:
-            raise ValueError(f"drain_timeout_s must not be negative, got {self.drain_timeout_s}")
+        check_port("metrics_port", self.metrics_port)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -33,8 +32,3 @@ class PoolCollector(Collector):
         yield CounterMetricFamily(
             "octavo_kv_metadata_errors", "Writes that Redis did not take", value=written.num_errors
         )
-
-
-def register(registry: CollectorRegistry, pools: Pools, store: MetadataStore) -> None:
-    """Show the metrics of this process in `registry`."""
-    registry.register(PoolCollector(pools, store))

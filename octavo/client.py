@@ -1,39 +1,27 @@
-"""gRPC channels to other Octavo processes: limits, keepalive, reconnection, trace context, waiting for a peer."""
+"""gRPC channels to other Octavo processes: limits, keepalive, reconnection, trace context, pauses between tries."""
 
-import asyncio
-import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry.trace import Status, StatusCode
 
-from octavo import errors, logs, telemetry, transport
+from octavo import telemetry, transport
 
 RETRY_SCHEDULE_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # pauses between tries; the last one repeats
-TRY_TIMEOUT_S = 2.0
-LOG_EVERY_S = 10.0
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     *transport.OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted peer is found within 2 s
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # what a try to connect may take, despite the name: peers can be busy
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),  # peers are never behind the proxy that the environment may name
 )
-
-_targets: "weakref.WeakKeyDictionary[grpc.aio.Channel, str]" = weakref.WeakKeyDictionary()
 
 
 def retry_pause_s(num_tries: int) -> float:
     """How long to wait after a failed try that had `num_tries` failed ones before it."""
     return RETRY_SCHEDULE_S[min(num_tries, len(RETRY_SCHEDULE_S) - 1)]
-
-
-class PeerMissing(Exception):
-    """Nobody answered at an address within the time allowed."""
 
 
 def channel(target: str, *, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
@@ -42,49 +30,7 @@ def channel(target: str, *, options: Sequence[tuple[str, int | str]] = ()) -> gr
     `options` are added to ours. Nothing is dialled before the first call.
     """
     tracing: Any = TracingInterceptor()
-    made = grpc.aio.insecure_channel(target, options=(*OPTIONS, *options), interceptors=[tracing])
-    _targets[made] = target
-    return made
-
-
-async def wait_ready(channel: grpc.aio.Channel, name: str, *, log: logs.Logger, timeout_s: float | None = None) -> None:
-    """Return when the service `name` ("" for the whole process) answers SERVING on `channel`.
-
-    Tries at once, then after 0.1, 0.2, 0.5, 1 and every 2 s; logs who is expected where at the first failure and
-    every 10 s. Without `timeout_s` it waits for ever, so that the order of starting does not matter; else it raises
-    PeerMissing.
-    """
-    target = _targets.get(channel, "an unknown address")
-    started_at = time.monotonic()
-    logged_at = -LOG_EVERY_S
-    num_tries = 0
-    while (problem := await _problem(channel, name)) is not None:
-        waited_s = time.monotonic() - started_at
-        if timeout_s is not None and waited_s >= timeout_s:
-            raise PeerMissing(f"{name or 'nobody'} at {target} after {waited_s:.1f} s: {problem}")
-        pause_s = retry_pause_s(num_tries)
-        if waited_s - logged_at >= LOG_EVERY_S:
-            logged_at = waited_s
-            log.info(
-                "waiting_for_peer", expected=name, address=target, problem=problem,
-                waited_s=round(waited_s, 1), next_try_in_s=pause_s, then_every_s=RETRY_SCHEDULE_S[-1],
-            )  # fmt: skip
-        num_tries += 1
-        await asyncio.sleep(pause_s)
-    if num_tries:
-        log.info("peer_found", expected=name, address=target, waited_s=round(time.monotonic() - started_at, 1))
-
-
-async def _problem(channel: grpc.aio.Channel, name: str) -> str | None:
-    """Why `name` cannot be used yet; None when it can."""
-    request = health_pb2.HealthCheckRequest(service=name)
-    try:
-        answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=TRY_TIMEOUT_S)
-    except grpc.aio.AioRpcError as error:
-        return errors.from_rpc_error(error).message
-    if answer.status == health_pb2.HealthCheckResponse.SERVING:
-        return None
-    return "it is there but not ready"
+    return grpc.aio.insecure_channel(target, options=(*OPTIONS, *options), interceptors=[tracing])
 
 
 class TracingInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]

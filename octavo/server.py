@@ -68,7 +68,7 @@ async def serve(
 
 
 @asynccontextmanager
-async def started(  # noqa: PLR0913 - all but three are named and rare
+async def started(
     listen_addr: str,
     register: Callable[[grpc.aio.Server], None],
     statuses: StatusTable,
@@ -76,22 +76,21 @@ async def started(  # noqa: PLR0913 - all but three are named and rare
     service_names: Sequence[str],
     readiness: Readiness | None = None,
     health_names: Sequence[str] = (),
-    has_reflection: bool = True,
-    max_connection_age_s: float | None = None,
+    reflection: bool = True,
 ) -> AsyncIterator[Running]:
     """A running server inside the block ("127.0.0.1:0" binds a free port); leaving the block stops it.
 
-    `health_names` are reported beside the services' names (a model's, say). `max_connection_age_s` makes clients
-    dial again now and then, so that they spread over several gateways.
+    `health_names` are reported beside the services' names (a model's, say). Without `reflection` the server does not
+    tell clients which methods there are.
     """
     listen_address.claim(listen_addr, service_names)
     readiness = readiness or Readiness(is_ready=True)
     broken: asyncio.Future[AssertionError] = asyncio.get_running_loop().create_future()
     calls = CallInterceptor(statuses, broken)
-    server = grpc.aio.server(interceptors=[calls], options=_options(max_connection_age_s))
+    server = grpc.aio.server(interceptors=[calls], options=OPTIONS)
     register(server)
     health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(readiness, [*service_names, *health_names]), server)
-    if has_reflection:
+    if reflection:
         enable_reflection(server, service_names)
     port = _bind(server, listen_addr, service_names)
     await server.start()
@@ -150,13 +149,6 @@ async def _first(*alternatives: Awaitable[object]) -> None:
         for future in waiting:
             if isinstance(future, asyncio.Task):
                 future.cancel()
-
-
-def _options(max_connection_age_s: float | None) -> tuple[tuple[str, int], ...]:
-    if max_connection_age_s is None:
-        return OPTIONS
-    age_ms = int(max_connection_age_s * 1000)
-    return (*OPTIONS, ("grpc.max_connection_age_ms", age_ms), ("grpc.max_connection_age_grace_ms", age_ms))
 
 
 def _bind(server: grpc.aio.Server, listen_addr: str, service_names: Sequence[str]) -> int:

@@ -39,10 +39,6 @@ class LlamaConfig:
     max_position_embeddings: int
     tie_word_embeddings: bool
 
-    @property
-    def num_heads_per_kv_head(self) -> int:
-        return self.num_attention_heads // self.num_key_value_heads
-
 
 def read(path: Path) -> LlamaConfig:
     """The model in a config.json. Raises UnsupportedModel, naming what is not supported."""

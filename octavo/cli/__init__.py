@@ -1,6 +1,14 @@
 """The command line: one program with a sub-command per thing a person wants to do.
 
-`commands` chooses the sub-command, each module beside it is one, and `serve` is the only one that starts processes.
+`commands` chooses the sub-command. `pull`, `chat`, `generate`, `status`, `doctor` and the package `bench` are one each;
+`serve` is the only one that starts processes:
+
+- `serve_flags` sorts the line by service, `serve_plan` decides what to start, `supervisor` keeps it running (a `child`
+  each, on a `leash`), `serve_ready` waits for it, `log_view` shows its output, `runtime` is its private folder.
+- `ports` and `redis_server` say what this machine has; `doctor_checks` asks them, too.
+- `inference_client`, `openai_client`, `scheduler_client` and `readyz` talk to a running server, `server_address` says
+  where it is, `arguments` parses the lines of those who do.
+
 Everything heavy is imported by the command that needs it, so that `octavo --version` answers at once.
 """
 

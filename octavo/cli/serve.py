@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 async def _supervise(settings: Settings, plan: Plan, folder: Path, view: LogView, phases: Phases) -> int:
-    limit_s = settings.gateway.drain_timeout_s + STOP_GRACE_S
+    limit_s = settings.gateway.process.drain_timeout_s + STOP_GRACE_S
 
     def show(name: str, text: str) -> None:
         if name != serve_plan.REDIS:  # its advice is for those who run it for keeps; its last lines are told if it ends
@@ -61,7 +61,7 @@ def banner(settings: Settings, files: model_files.ModelFiles) -> str:
     """Version, model, and every setting that is not a default, with where it came from."""
     workers = f"{settings.serve.num_workers} worker{'s' if settings.serve.num_workers > 1 else ''}"
     model = f"{files.name} ({files.weights_format}, {files.weights})"
-    lines = [f"octavo {octavo.__version__}  {model}  {workers} on {settings.worker.device}"]
+    lines = [f"octavo {octavo.__version__}  {model}  {workers} on {settings.worker.compute.device}"]
     owners: dict[tuple[str, str, str], list[str]] = {}
     for service, given in settings.given.items():
         for name, (value, origin) in given.items():

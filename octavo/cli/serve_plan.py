@@ -161,7 +161,7 @@ def _worker(settings: Settings, folder: Path, index: int) -> Variables:
     if num_workers > 1:
         num_cores = len(os.sched_getaffinity(0))
         chosen["num_threads"] = str(max(1, num_cores // num_workers))
-        chosen["memory_utilization"] = f"{settings.worker.memory_utilization / num_workers:.4f}"
+        chosen["memory_utilization"] = f"{settings.worker.kv_memory.memory_utilization / num_workers:.4f}"
     return chosen
 
 

@@ -6,6 +6,6 @@ GGUF's metadata into such a folder (`gguf_config`, `gguf_tokenizer`). Neither to
 """
 
 from octavo.model_files.errors import ModelFilesError
-from octavo.model_files.resolve import DEMO_MODEL_NAME, ModelFiles, resolve
+from octavo.model_files.resolve import DEMO_MODEL_NAME, ModelFiles, name_of, resolve
 
-__all__ = ["DEMO_MODEL_NAME", "ModelFiles", "ModelFilesError", "resolve"]
+__all__ = ["DEMO_MODEL_NAME", "ModelFiles", "ModelFilesError", "name_of", "resolve"]

@@ -60,13 +60,21 @@ def _convert(weights: Path, folder: Path) -> None:
 
 
 def _write(weights: Path, folder: Path) -> None:
-    metadata = gguf_config.Metadata(GGUFReader(str(weights)), weights)
+    metadata = gguf_config.Metadata(_reader(weights), weights)
     (folder / "config.json").write_text(_json(gguf_config.config(metadata)))
     (folder / "generation_config.json").write_text(_json(gguf_config.generation_config(metadata)))
     gguf_tokenizer.tokenizer(metadata).save(str(folder / "tokenizer.json"), pretty=False)
     (folder / "tokenizer_config.json").write_text(_json(gguf_tokenizer.tokenizer_config(metadata)))
     if template := metadata.text("tokenizer.chat_template", ""):
         (folder / "chat_template.jinja").write_text(template)
+
+
+def _reader(weights: Path) -> GGUFReader:
+    """A file that was cut short, as by a broken download, trips the reader in several ways."""
+    try:
+        return GGUFReader(str(weights))
+    except (ValueError, IndexError, KeyError) as broken:
+        raise ModelFilesError(f"{weights} cannot be read as a GGUF file; is it whole? ({broken})") from None
 
 
 def _json(values: dict[str, object]) -> str:

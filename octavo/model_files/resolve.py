@@ -5,6 +5,7 @@ Knows which files a model consists of and where the cache is; how to download is
 """
 
 import hashlib
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -42,23 +43,32 @@ def resolve(model: str | None, *, cache_dir: Path | None = None, allow_fetch: bo
     Downloads and converts what is missing, once, into `cache_dir` ($XDG_CACHE_HOME/octavo). Without `allow_fetch` it
     looks at this machine only. Raises ModelFilesError.
     """
-    cache = cache_dir or default_cache_dir()
+    cache, name = cache_dir or default_cache_dir(), name_of(model)
     if model is None:
-        weights = fetch.demo_model(cache, allow_fetch=allow_fetch)
-        return _gguf_files(weights, name=DEMO_MODEL_NAME, cache=cache)
+        return _gguf_files(fetch.demo_model(cache, allow_fetch=allow_fetch), name=name, cache=cache)
     path = Path(model).expanduser()
     if path.is_dir():
         origin = f"the folder {path.absolute()} (no hub was asked, because it exists)"
-        return _folder_files(path, name=path.resolve().name, origin=origin)
+        return _folder_files(path, name=name, origin=origin)
     if path.is_file():
-        return _gguf_files(path, name=path.stem, cache=cache)
+        return _gguf_files(path, name=name, cache=cache)
     if path.suffix == ".gguf" or not _HUB_ID.match(model):
         raise ModelFilesError(
             f"no model at {path.absolute()}: expected a folder with {', '.join(_NEEDED)} and *.safetensors, or a GGUF "
             "file; no hub was asked, because this is not a hub id (owner/name)"
         )
     folder = fetch.hub_model(model, hub_cache=cache_dir and cache_dir / "hub", allow_fetch=allow_fetch)
-    return _folder_files(folder, name=model, origin=f"{model} on the hub")
+    return _folder_files(folder, name=name, origin=f"{model} on the hub")
+
+
+def name_of(model: str | None) -> str:
+    """What `resolve` calls `model`, known before anything is fetched or read."""
+    if model is None:
+        return DEMO_MODEL_NAME
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path.resolve().name
+    return path.stem if path.is_file() else model
 
 
 def default_cache_dir() -> Path:
@@ -77,12 +87,23 @@ def _gguf_files(weights: Path, *, name: str, cache: Path) -> ModelFiles:
     )
 
 
+def _check_is_object(path: Path) -> None:
+    """So that a broken file is told here, and not by every process in its own words."""
+    try:
+        is_object = isinstance(json.loads(path.read_bytes()), dict)
+    except (OSError, ValueError) as broken:
+        raise ModelFilesError(f"cannot read {path}: {broken}") from None
+    if not is_object:
+        raise ModelFilesError(f"cannot read {path}: it holds no JSON object")
+
+
 def _folder_files(folder: Path, *, name: str, origin: str) -> ModelFiles:
     missing = [needed for needed in _NEEDED if not (folder / needed).is_file()]
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
     if missing:
         raise ModelFilesError(f"{origin} is not a model that can be served: it lacks {', '.join(missing)}")
+    _check_is_object(folder / "config.json")
     return ModelFiles(
         name=name,
         weights=folder,

@@ -1,6 +1,7 @@
 """The worker's side of the stream, against a real gRPC server: order, acknowledgements, redial, close, drain."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpu_worker import scheduler_link
 from gpu_worker.core.step import StepResult
 from gpu_worker.executor import StepExecutor
 from gpu_worker.scheduler_link import SchedulerLink
@@ -205,7 +207,41 @@ async def test_drain_finishes_the_steps_in_hand_and_ends_the_stream(fake: Schedu
     stream.send(drain=worker_pb2.Drain())
     assert [(await result_of(stream)).seq for _ in range(5)] == [1, 2, 3, 4, 5]
     await asyncio.wait_for(stream.ended.wait(), 5)
+    assert stream.has_left
     await asyncio.wait_for(running, 5)
+
+
+async def test_a_bug_in_the_heart_ends_the_worker_loudly(
+    fake: SchedulerLinkServer, ready: Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_link, "HEARTBEAT_S", "half a second")
+    link = SchedulerLink(
+        ready.identity, StepExecutor(ready.runner), scheduler_addr=fake.address, readiness=Readiness(), report=print
+    )
+    with pytest.raises(ExceptionGroup) as ended:
+        await asyncio.wait_for(link.run(), 5)
+    assert ended.group_contains(TypeError)
+
+
+async def test_a_scheduler_that_ends_the_stream_has_left_and_is_not_missed_at_once(
+    fake: SchedulerLinkServer, ready: Ready, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with linked(fake, ready, []):
+        (await attached(fake)).hang_up()
+        await attached(fake)
+    events = [record.getMessage() for record in caplog.records]
+    assert "scheduler_left" in events
+    assert "scheduler_missing" not in events
+
+
+async def test_a_stream_that_breaks_is_missed_at_once(
+    fake: SchedulerLinkServer, ready: Ready, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with linked(fake, ready, []):
+        (await attached(fake)).break_off()
+        await attached(fake)
+    assert "scheduler_missing" in [record.getMessage() for record in caplog.records]
 
 
 async def test_it_waits_for_a_scheduler_that_is_not_there_yet(ready: Ready, unused_tcp_port: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_worker.errors import MissingWeights, UnsupportedModel
+from gpu_worker.errors import MissingWeights, UnreadableWeights, UnsupportedModel
 from gpu_worker.models import llama_config
 from gpu_worker.weight_source import GGUFFile
 from octavo.model_files import ModelFiles
@@ -155,6 +155,15 @@ def test_a_missing_tensor_is_named(gqa_folder: Path, tmp_path: Path) -> None:
 def test_a_tensor_of_another_shape_is_named(gqa_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingWeights, match=r"embed_tokens\.weight is \(512, 192\), config\.json says \(600, 192\)"):
         tiny_models.ready(changed_config(gqa_folder, tmp_path, vocab_size=600))
+
+
+def test_a_file_that_was_cut_short_is_told(gqa_folder: Path, tmp_path: Path) -> None:
+    files = changed_config(gqa_folder, tmp_path)
+    weights = tmp_path / "model.safetensors"
+    for num_bytes in (0, 5, 1000, weights.stat().st_size - 1):
+        weights.write_bytes((gqa_folder / "model.safetensors").read_bytes()[:num_bytes])
+        with pytest.raises(UnreadableWeights, match=r"model\.safetensors cannot be read as safetensors"):
+            tiny_models.ready(files)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gpu_worker.core.step import NewRequest
 from gpu_worker.model_runner import Execution, ModelRunner
 from gpu_worker.startup import Ready, start
 from gpu_worker.startup_phases import Phases
+from octavo import config
 from octavo.model_files import ModelFiles
 from tests.gpu_worker.steps import step
 
@@ -94,8 +95,9 @@ def files_of(folder: Path) -> ModelFiles:
 
 def ready(files: ModelFiles, **settings: Any) -> Ready:
     """A worker's runner over these files, in float32 and with a small pool unless said otherwise."""
-    chosen: dict[str, Any] = {"dtype": "float32", "num_blocks": 64, "num_threads": 1, **settings}
-    return start(WorkerConfig(**chosen), files, Phases())
+    chosen = {"dtype": "float32", "num_blocks": 64, "num_threads": 1, **settings}
+    argv = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items()]
+    return start(config.load(WorkerConfig, "WORKER", argv, {}), files, Phases())
 
 
 class Driver:

@@ -1,55 +1,46 @@
-"""Waiting for a peer: in any order of starting, saying who is expected where."""
+"""Reaching a peer: how long a try may take, and how long to wait between two."""
 
 import asyncio
-import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
-import pytest
-
-from octavo import client, logs, server
-from octavo.server import Readiness
-from tests.octavo.echo_service import NAME, EchoService
-
-LOG = logs.get("test")
+from octavo import client, server
+from tests.octavo.echo_service import NAME, STATUSES, Channel, EchoService
 
 
-async def test_a_peer_that_is_there_is_not_waited_for(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO)
+@asynccontextmanager
+async def slow_to_answer(path: Path, target: Path, delay_s: float) -> AsyncIterator[str]:
+    """Relays to `target`, but lets every connection wait first."""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(delay_s)
+        its_reader, its_writer = await asyncio.open_unix_connection(target)
+        await asyncio.gather(_pump(reader, its_writer), _pump(its_reader, writer))
+
+    async with await asyncio.start_unix_server(relay, path):
+        yield f"unix:{path}"
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+def dial(address: str) -> Channel:
+    return client.channel(address)
+
+
+def test_pauses_grow_and_the_last_one_repeats():
+    assert [client.retry_pause_s(num_tries) for num_tries in (0, 1, 2, 3, 4, 5, 1000)] == [0.1, 0.2, 0.5, 1, 2, 2, 2]
+
+
+async def test_a_peer_too_busy_to_answer_at_once_is_no_missing_peer(tmp_path: Path):
     async with (
-        server.started("127.0.0.1:0", EchoService().register, {}, service_names=[NAME]) as running,
-        client.channel(running.address) as channel,
+        server.started(f"unix:{tmp_path}/s", EchoService().register, STATUSES, service_names=[NAME]),
+        slow_to_answer(tmp_path / "slow", tmp_path / "s", delay_s=0.4) as address,
+        dial(address) as channel,
     ):
-        caplog.clear()
-        await client.wait_ready(channel, NAME, log=LOG)
-    assert "waiting_for_peer" not in caplog.text
-
-
-async def test_a_peer_may_start_later(caplog: pytest.LogCaptureFixture, tmp_path: object):
-    caplog.set_level(logging.INFO, "test")
-    address = f"unix:{tmp_path}/late.sock"
-    async with client.channel(address) as channel:
-        waiting = asyncio.create_task(client.wait_ready(channel, NAME, log=LOG))
-        await asyncio.sleep(0.15)
-        async with server.started(address, EchoService().register, {}, service_names=[NAME]):
-            await asyncio.wait_for(waiting, 5)
-    events = [record.getMessage() for record in caplog.records if record.name == "test"]
-    assert events == ["waiting_for_peer", "peer_found"]
-    fields = vars(caplog.records[0])["octavo_fields"]
-    assert (fields["expected"], fields["address"], fields["then_every_s"]) == (NAME, address, 2.0)
-
-
-async def test_a_peer_that_is_not_ready_is_waited_for():
-    readiness = Readiness()
-    async with (
-        server.started("127.0.0.1:0", lambda _: None, {}, service_names=[NAME], readiness=readiness) as running,
-        client.channel(running.address) as channel,
-    ):
-        with pytest.raises(client.PeerMissing, match="it is there but not ready"):
-            await client.wait_ready(channel, NAME, log=LOG, timeout_s=0.05)
-        readiness.set(True)
-        await asyncio.wait_for(client.wait_ready(channel, NAME, log=LOG), 5)
-
-
-async def test_giving_up_names_the_address_and_who_was_expected():
-    async with client.channel("127.0.0.1:1") as channel:
-        with pytest.raises(client.PeerMissing, match=f"{NAME} at 127.0.0.1:1 after"):
-            await client.wait_ready(channel, NAME, log=LOG, timeout_s=0.05)
+        assert await channel.unary_unary(f"/{NAME}/Echo")(b"x") == b"x"

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
-from octavo import client, logs, server, transport
+from octavo import client, server, transport
 from octavo.server import Readiness
 from tests.octavo.echo_service import NAME, STATUSES, Channel, EchoService
 
@@ -36,7 +36,9 @@ def dial(address: str) -> Channel:
 
 
 async def status_of(channel: Channel, name: str = "") -> int:
-    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=name))
+    """As soon as the server listens."""
+    request = health_pb2.HealthCheckRequest(service=name)
+    answer = await health_pb2_grpc.HealthStub(channel).Check(request, wait_for_ready=True, timeout=5)
     return int(answer.status)
 
 
@@ -111,6 +113,17 @@ async def test_reflection_lists_the_services_under_both_names(running: server.Ru
     assert {NAME, "grpc.health.v1.Health"} <= listed
 
 
+async def test_reflection_can_be_left_out(service: EchoService):
+    async with (
+        server.started("127.0.0.1:0", service.register, {}, service_names=[NAME], reflection=False) as running,
+        dial(running.address) as channel,
+    ):
+        assert await channel.unary_unary(ECHO)(b"x") == b"x"
+        call = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")()
+        with pytest.raises(grpc.aio.AioRpcError, match="Method not found"):
+            await call.read()
+
+
 async def test_a_taken_port_says_what_is_expected_there(running: server.Running):
     with pytest.raises(server.CannotListen) as refused:
         async with server.started(running.address, lambda _: None, {}, service_names=[NAME]):
@@ -171,7 +184,7 @@ async def test_serve_drains_in_order_and_returns(tmp_path: Path, service: EchoSe
         server.serve(address, service.register, STATUSES, service_names=[NAME], readiness=readiness, drain=drain)
     )
     async with dial(address) as channel:
-        await client.wait_ready(channel, NAME, log=logs.get("test"))
+        await status_of(channel)
         session = channel.stream_stream(f"/{NAME}/Session")()
         await session.write(b"x")
         await session.read()
@@ -189,7 +202,7 @@ async def test_serve_waits_for_the_calls_in_flight_but_not_for_ever(tmp_path: Pa
         server.serve(address, service.register, STATUSES, service_names=[NAME], drain_timeout_s=0.2)
     )
     async with dial(address) as channel:
-        await client.wait_ready(channel, NAME, log=logs.get("test"))
+        await status_of(channel)
         call = channel.unary_unary(ECHO)(b"wait")
         await asyncio.wait_for(service.entered.wait(), 5)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -211,7 +224,7 @@ async def test_a_second_signal_ends_the_drain_at_once(tmp_path: Path, service: E
         server.serve(address, service.register, STATUSES, service_names=[NAME], drain=drain, drain_timeout_s=60)
     )
     async with dial(address) as channel:
-        await client.wait_ready(channel, NAME, log=logs.get("test"))
+        await status_of(channel)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(draining.wait(), 5)
     os.kill(os.getpid(), signal.SIGINT)
@@ -222,7 +235,7 @@ async def test_a_broken_invariant_ends_the_process(tmp_path: Path, service: Echo
     address = f"unix:{tmp_path / 's'}"
     serving = asyncio.create_task(server.serve(address, service.register, STATUSES, service_names=[NAME]))
     async with dial(address) as channel:
-        await client.wait_ready(channel, NAME, log=logs.get("test"))
+        await status_of(channel)
         with pytest.raises(grpc.aio.AioRpcError):
             await channel.unary_unary(ECHO)(b"broken")
     with pytest.raises(AssertionError, match="2 != 3"):

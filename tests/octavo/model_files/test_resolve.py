@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from octavo.model_files import ModelFilesError, resolve
+from octavo.model_files import DEMO_MODEL_NAME, ModelFilesError, name_of, resolve
 from tests.octavo.model_files import tiny_gguf
 
 
@@ -49,7 +49,11 @@ def test_a_hugging_face_folder_is_taken_as_it_is(tmp_path: Path):
         (tmp_path / name).write_text("{}")
     files = resolve(str(tmp_path))
     assert (files.weights, files.config_dir, files.weights_format) == (tmp_path, tmp_path, "safetensors")
-    assert files.name == tmp_path.name
+    assert files.name == name_of(str(tmp_path)) == tmp_path.name
+
+
+def test_a_model_has_its_name_before_it_is_there():
+    assert (name_of(None), name_of("owner/model")) == (DEMO_MODEL_NAME, "owner/model")
 
 
 def test_a_folder_that_lacks_files_names_them(tmp_path: Path):
@@ -91,3 +95,20 @@ def test_transformers_reads_the_demo_models_configuration():
     config = AutoConfig.from_pretrained(resolve(None).config_dir)
     assert (config.num_hidden_layers, config.num_key_value_heads, config.head_dim) == (30, 3, 64)
     assert (config.rope_parameters["rope_theta"], config.tie_word_embeddings) == (100000.0, True)
+
+
+@pytest.mark.parametrize("num_bytes", [4, 30, 2000, -1])
+def test_a_gguf_that_was_cut_short_is_told(tmp_path: Path, num_bytes: int):
+    weights = tiny_gguf.write_byte_level(tmp_path / "model.gguf", pre="gpt2")
+    weights.write_bytes(weights.read_bytes()[:num_bytes])
+    with pytest.raises(ModelFilesError, match=r"model\.gguf cannot be read as a GGUF file; is it whole"):
+        resolve(str(weights), cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
+def test_a_configuration_that_is_no_json_object_is_told(tmp_path: Path, text: str):
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ModelFilesError, match=r"cannot read .*config\.json"):
+        resolve(str(tmp_path), cache_dir=tmp_path / "cache")
