@@ -89,7 +89,7 @@ class CallSpans:
             "gen_ai.request.temperature": sampling.temperature,
             "gen_ai.request.top_p": sampling.top_p,
             "gen_ai.request.top_k": sampling.top_k,
-            "gen_ai.request.seed": sampling.seed,
+            "gen_ai.request.seed": None if sampling.seed is None else _signed(sampling.seed),
             "gen_ai.request.stop_sequences": stopping.stop_sequences or None,
             "gen_ai.request.choice.count": self._request.n if self._request.n > 1 else None,
             "octavo.tenant": self._request.tenant or None,
@@ -138,3 +138,8 @@ def _figures(answer: AnswerRecord) -> dict[str, Attribute]:
 
 def _known(attributes: dict[str, Attribute | None]) -> dict[str, Attribute]:
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _signed(seed: int) -> int:
+    """The same 64 bits as the integer that a span can hold."""
+    return (seed + 2**63) % 2**64 - 2**63

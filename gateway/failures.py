@@ -27,6 +27,7 @@ _SCHEDULER_CODES: dict[str, grpc.StatusCode] = {
     "MODEL_LOADING": grpc.StatusCode.UNAVAILABLE,
     "SERVER_DRAINING": grpc.StatusCode.UNAVAILABLE,
     "NO_WORKER": grpc.StatusCode.UNAVAILABLE,
+    "TOKENIZER_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
     "SCHEDULER_UNREACHABLE": grpc.StatusCode.UNAVAILABLE,
     "DEADLINE_EXCEEDED": grpc.StatusCode.DEADLINE_EXCEEDED,
     "POISONED": grpc.StatusCode.INTERNAL,

@@ -110,6 +110,7 @@ class SchedulerSession:
         )
         self._on_state = on_state
         self._is_connected = False
+        self._reason = ""  # the scheduler's last, why requests are not served
         self._lost_at_s = time.monotonic()
         self._request_nums = itertools.count(1)
         self._open: dict[int, OpenRequest] = {}
@@ -208,6 +209,11 @@ class SchedulerSession:
             self._is_connected = True
             _log.info("scheduler_connected", num_open=len(self._open), ready=message.ready)
             self._submit_again()
+        if message.reason != self._reason:
+            self._reason = message.reason
+            is_alone = message.HasField("model") and not message.ready and not message.draining
+            say = _log.error if is_alone else _log.info  # others are served: somebody must do what the reason says
+            say("serving_changed", ready=message.ready, reason=message.reason)
         self._on_state(session_wire.state(message))
 
     def _submit_again(self) -> None:

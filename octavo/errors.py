@@ -192,6 +192,7 @@ _HTTP_BY_REASON: dict[str, HttpForm] = {
     "MODEL_LOADING": HttpForm(503, _SERVER, "model_loading"),
     "SERVER_DRAINING": HttpForm(503, _SERVER, "server_draining"),
     "NO_WORKER": HttpForm(503, _SERVER, "no_worker"),
+    "TOKENIZER_MISMATCH": HttpForm(503, _SERVER, "tokenizer_mismatch"),
 }
 _HTTP_BY_CODE: dict[grpc.StatusCode, HttpForm] = {
     grpc.StatusCode.OK: HttpForm(200, ""),

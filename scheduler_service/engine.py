@@ -216,7 +216,10 @@ class Engine:
         if self._is_draining:
             return "draining"
         if gateway is not None and self._has_other_tokenizer(gateway):
-            return f"tokenizer_digest of gateway {gateway.gateway_id} differs from that of the attached workers"
+            return (
+                f"tokenizer_digest of gateway {gateway.gateway_id} differs from that of the attached workers; "
+                "start it with their --model"
+            )
         if self.workers.open_loops:
             return ""
         return "waiting for the KV cache service" if self.workers.loops else "no worker is attached"

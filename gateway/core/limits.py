@@ -13,7 +13,7 @@ MAX_STOP_CHARS = 1024  # of one stop string; so much text may have to be held ba
 MAX_ID_CHARS = 256  # of a request id, a tenant, a cache salt
 
 _INT32 = range(-(2**31), 2**31)
-_INT64 = range(-(2**63), 2**64)  # what a seed may be: signed or unsigned
+_SEEDS = range(-(2**63), 2**64)  # signed or unsigned; either way the wire has the same 64 bits
 _POSITIVE_FLOAT32 = (2.0**-126, 2.0**127)  # what the wire to the worker holds without becoming 0 or infinite
 
 
@@ -181,8 +181,8 @@ def _check_sampling(sampling: Sampling, limits: RequestLimits) -> None:
             _check_range(field, value, low, high)
     if sampling.top_p == 0:
         raise InvalidParameter("top_p", "must be above 0, got 0; for greedy decoding set temperature to 0")
-    if sampling.seed is not None and sampling.seed not in _INT64:
-        raise InvalidParameter("seed", f"must fit 64 bits, got {sampling.seed}")
+    if sampling.seed is not None and sampling.seed not in _SEEDS:
+        raise InvalidParameter("seed", f"must fit 64 bits, got {str(sampling.seed)[:40]}")
     check_token_ids("logit_bias", tuple(sampling.logit_bias), vocab_size=limits.vocab_size)
     for token_id, bias in sampling.logit_bias.items():
         _check_range(f"logit_bias[{token_id}]", bias, -100, 100)

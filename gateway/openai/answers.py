@@ -16,8 +16,7 @@ from gateway.core.generation import (
     Timing,
     Usage,
 )
-
-Json = dict[str, object]
+from gateway.openai.json_value import Json
 
 
 @dataclass(slots=True)

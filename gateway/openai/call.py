@@ -23,10 +23,9 @@ from gateway.openai.answers import Choice
 from gateway.openai.body import warning_headers
 from gateway.openai.exchange import Exchange, priority, tenant
 from gateway.openai.frames import Shape
+from gateway.openai.json_value import Json
 from gateway.openai.protocol import GenerationBody, StreamOptions
 from gateway.openai.service import Service
-
-Json = dict[str, object]
 
 
 class Form(Protocol):

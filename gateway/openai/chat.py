@@ -10,12 +10,11 @@ from gateway.core.generation import PositionLogprobs
 from gateway.openai import call, conversion, exchange, frames, responding
 from gateway.openai.answers import Choice
 from gateway.openai.call import Call
+from gateway.openai.json_value import Json
 from gateway.openai.logprobs import chat_logprobs
 from gateway.openai.protocol import ChatCompletionBody
 from gateway.openai.refusals import refuse_unsupported
 from gateway.openai.service import Service
-
-Json = dict[str, object]
 
 
 def router(service: Service) -> APIRouter:

@@ -18,6 +18,7 @@ from gateway.core.generation import (
     TokenPrompt,
 )
 from gateway.core.limits import MAX_LOGPROBS, InvalidParameter, UnsupportedParameter
+from gateway.openai.json_value import named
 from gateway.openai.protocol import ChatCompletionBody, CompletionBody, GenerationBody, Message, TokenizeBody
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for text completions; a chat has the rest of the context
@@ -55,15 +56,10 @@ def stopping(body: GenerationBody, default_max_tokens: int | None) -> Stopping:
 
 def chat_prompt(body: ChatCompletionBody | TokenizeBody) -> ChatPrompt:
     """The messages, and how the template treats the last one."""
-    if not body.messages:
-        raise InvalidParameter("messages", "at least one message is needed")
     continues = bool(body.continue_final_message)
-    begins = not continues if body.add_generation_prompt is None else body.add_generation_prompt
-    if continues and begins:
-        raise InvalidParameter("add_generation_prompt", "must be false when continue_final_message is true")
     return ChatPrompt(
-        messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)),
-        add_generation_prompt=begins,
+        messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(body.messages or ())),
+        add_generation_prompt=not continues if body.add_generation_prompt is None else body.add_generation_prompt,
         continue_final_message=continues,
         template_kwargs=MappingProxyType(body.chat_template_kwargs or {}),
     )
@@ -102,7 +98,7 @@ def completion_prompts(body: CompletionBody) -> list[Prompt]:
                 _one_of_many(prompt, f"prompt[{i}]", add_special_tokens=special) for i, prompt in enumerate(prompts)
             ]
         case other:
-            raise InvalidParameter("prompt", f"must be a text, token ids, or a list of either, got {_kind(other)}")
+            raise InvalidParameter("prompt", f"must be a text, token ids, or a list of either, got {named(other)}")
 
 
 def _one_of_many(prompt: object, field: str, *, add_special_tokens: bool) -> Prompt:
@@ -112,7 +108,7 @@ def _one_of_many(prompt: object, field: str, *, add_special_tokens: bool) -> Pro
         case list(token_ids):
             return _token_prompt(token_ids, field)
         case other:
-            raise InvalidParameter(field, f"must be a text or a list of token ids, got {_kind(other)}")
+            raise InvalidParameter(field, f"must be a text or a list of token ids, got {named(other)}")
 
 
 def _token_prompt(token_ids: list[Any], field: str) -> TokenPrompt:
@@ -138,7 +134,7 @@ def _content(content: object, field: str) -> str | None:
         case list(parts):
             return "\n".join(_text_of(part, f"{field}[{i}]") for i, part in enumerate(parts))
         case other:
-            raise InvalidParameter(field, f"must be a text or a list of text parts, got {_kind(other)}")
+            raise InvalidParameter(field, f"must be a text or a list of text parts, got {named(other)}")
 
 
 def _text_of(part: object, field: str) -> str:
@@ -162,10 +158,10 @@ def _stop_sequences(stop: object) -> tuple[str, ...]:
         case list(texts):
             for i, text in enumerate(texts):
                 if not isinstance(text, str):
-                    raise InvalidParameter(f"stop[{i}]", f"must be a text, got {_kind(text)}")
+                    raise InvalidParameter(f"stop[{i}]", f"must be a text, got {named(text)}")
             return tuple(texts)
         case other:
-            raise InvalidParameter("stop", f"must be a text or a list of texts, got {_kind(other)}")
+            raise InvalidParameter("stop", f"must be a text or a list of texts, got {named(other)}")
 
 
 def _logit_bias(by_text: Mapping[str, float]) -> Mapping[int, float]:
@@ -175,8 +171,3 @@ def _logit_bias(by_text: Mapping[str, float]) -> Mapping[int, float]:
             raise InvalidParameter("logit_bias", f"keys must be token ids, got {text[:40]!r}")
         bias[int(text)] = value
     return MappingProxyType(bias)
-
-
-def _kind(value: object) -> str:
-    names: dict[type, str] = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "an array"}
-    return "null" if value is None else names.get(type(value), "an object")

@@ -15,10 +15,9 @@ from starlette.responses import JSONResponse, Response
 
 from gateway.core.limits import InvalidParameter
 from gateway.failures import STATUSES
+from gateway.openai.json_value import Json, named
 from octavo import errors, logs
 from octavo.errors import Failure, HttpForm
-
-Json = dict[str, object]
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's number for a client that left before its answer
 _MAX_LISTED_MISTAKES = 3
@@ -130,7 +129,7 @@ def from_validation(error: ValidationError) -> InvalidParameter:
     if first["type"] == "json_invalid":
         return InvalidParameter("", f"the body is not valid JSON: {first['ctx']['error']}")
     if not first["loc"]:
-        return InvalidParameter("", f"the body must be a JSON object, got {_kind(first['input'])}")
+        return InvalidParameter("", f"the body must be a JSON object, got {named(first['input'])}")
     listed = [f"{_path(mistake)} {_complaint(mistake)}" for mistake in mistakes[1:_MAX_LISTED_MISTAKES]]
     more = len(mistakes) - _MAX_LISTED_MISTAKES
     if more > 0:
@@ -153,20 +152,4 @@ def _complaint(mistake: ErrorDetails) -> str:
         .replace("a valid ", "a ")
         .replace("a integer", "an integer")
     )
-    return f"{text.replace('a array', 'an array')}, got {_kind(mistake['input'])}"
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return f"the number {value}"
-        case str():
-            return f"the string {value[:40]!r}"
-        case list():
-            return "an array"
-        case _:
-            return "an object"
+    return f"{text.replace('a array', 'an array')}, got {named(mistake['input'])}"

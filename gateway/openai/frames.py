@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.core.generation import FinishReason
-
-Json = dict[str, object]
+from gateway.openai.json_value import Json
 
 DONE = "data: [DONE]\n\n"
 KEEPALIVE = ": keep-alive\n\n"

@@ -7,8 +7,7 @@ import codecs
 from collections.abc import Iterable
 
 from gateway.core.generation import PositionLogprobs, TokenLogprob
-
-Json = dict[str, object]
+from gateway.openai.json_value import Json
 
 _LOWEST = -9999.0  # JSON has no minus infinity; this is what OpenAI sends for it
 

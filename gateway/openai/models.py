@@ -4,9 +4,8 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from gateway.core.generation import ModelEntry
+from gateway.openai.json_value import Json
 from gateway.openai.service import Service
-
-Json = dict[str, object]
 
 
 def router(service: Service) -> APIRouter:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
+_INT32_MAX = 2**31 - 1
 
 
 def _integral(value: object) -> object:
@@ -17,7 +17,7 @@ def _integral(value: object) -> object:
 
 Int = Annotated[int, BeforeValidator(_integral), Field(ge=-_INT32_MAX - 1, le=_INT32_MAX)]
 TokenId = Annotated[int, BeforeValidator(_integral), Field(ge=0, le=2**32 - 1)]
-Seed = Annotated[int, BeforeValidator(_integral), Field(ge=-_INT64_MAX - 1, le=_INT64_MAX)]
+Seed = Annotated[int, BeforeValidator(_integral)]
 
 
 class Body(BaseModel):

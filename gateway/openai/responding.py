@@ -9,10 +9,9 @@ from gateway.openai.answers import Answer, Figures
 from gateway.openai.call import Call, fingerprint
 from gateway.openai.frames import Extras, Frames, to_json
 from gateway.openai.generating import while_connected
+from gateway.openai.json_value import Json
 from gateway.openai.service import Service
 from gateway.openai.streaming import EventStream, EventWriter
-
-Json = dict[str, object]
 
 
 async def respond(service: Service, request: Request, *, call: Call, is_stream: bool) -> Response:

@@ -1,6 +1,5 @@
 """The pools of all workers: which incarnation and session each is in, and which plans it has answered."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
@@ -19,7 +18,7 @@ from kvcache_service.core.request import Identity
 
 MAX_NUM_BLOCKS = 1 << 24
 NUM_KEPT_ANSWERS = 2  # the scheduler has at most two plans that it may have to send again
-NUM_REMEMBERED_INCARNATIONS = 16
+NUM_REMEMBERED_INCARNATIONS = 1024  # of all pools together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ class Pools:
     def __init__(self, *, caching: bool = True) -> None:
         self._caching = caching
         self._pools: dict[str, Pool] = {}
-        self._over: dict[str, deque[int]] = {}  # pool id -> incarnations that are over
+        self._over: dict[tuple[str, int], None] = {}  # (pool id, incarnation) that are over; the oldest first
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
@@ -159,12 +158,12 @@ class Pools:
                 _compare(fingerprint, other)
 
     def _is_over(self, key: PoolKey) -> bool:
-        return key.incarnation in self._over.get(key.pool_id, ())
+        return (key.pool_id, key.incarnation) in self._over
 
     def _remember(self, pool_id: str, incarnation: int) -> None:
-        over = self._over.setdefault(pool_id, deque(maxlen=NUM_REMEMBERED_INCARNATIONS))
-        if incarnation not in over:
-            over.append(incarnation)
+        self._over.setdefault((pool_id, incarnation))
+        if len(self._over) > NUM_REMEMBERED_INCARNATIONS:
+            del self._over[next(iter(self._over))]
 
 
 def _name(key: PoolKey) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import octavo
+from octavo import environment
 
 # Name -> what it does, in the order in which `octavo help` lists them.
 COMMANDS = {
@@ -21,12 +22,7 @@ COMMANDS = {
     "kvcache": "run one KV cache service; the same as python -m kvcache_service",
     "worker": "run one worker; the same as python -m gpu_worker",
 }
-PACKAGES = {
-    "gateway": "gateway",
-    "scheduler": "scheduler_service",
-    "kvcache": "kvcache_service",
-    "worker": "gpu_worker",
-}
+PACKAGES = {prefix.lower(): package for package, prefix in environment.SERVICES.items()}
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 
 

@@ -24,13 +24,13 @@ class FakeGenerator(Generator):
     error_at: int = -1  # -1: before Started
     delay_s: float = 0.0  # before Started and before each text
     serving_state: g.ServingState = READY
-    calls: list[tuple[g.GenerationRequest, object]] = field(default_factory=list)  # with their trace parents
+    calls: list[tuple[g.GenerationRequest, object]] = field(default_factory=list)  # allowed, with their trace parents
     num_cancelled: int = 0
 
     async def generate(self, request: g.GenerationRequest, *, trace_parent: object = None) -> Events:
-        self.calls.append((request, trace_parent))
         self.model(request.model)
         limits.check(request, limits.RequestLimits(vocab_size=256, max_choices=128, max_stop_sequences=32))
+        self.calls.append((request, trace_parent))
         size, most = len(bytes_of(request.prompt)), request.stopping.max_tokens
         texts = self.texts[: limits.max_new_tokens(size, requested=most, max_model_len=ENTRY.max_model_len)]
         last = len(texts) - 1, g.FinishReason.LENGTH if len(texts) < len(self.texts) else g.FinishReason.STOP
@@ -57,6 +57,7 @@ class FakeGenerator(Generator):
         return g.TextChunk(index=i, text=text, token_ids=(65,), logprobs=told, finish_reason=end, stop_sequence=stop)
 
     async def tokenize(self, prompt: g.TextPrompt | g.ChatPrompt, *, model: str = "") -> list[int]:
+        limits.check_prompt_text(prompt)
         return list(bytes_of(prompt))
 
     async def detokenize(self, token_ids: Sequence[int], *, model: str = "") -> str:

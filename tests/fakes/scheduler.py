@@ -25,6 +25,10 @@ class FakeScheduler(SchedulerServiceServicer):
         self._live: dict[int, tuple[pb.Submit, int]] = {}  # request -> (as submitted, tokens generated)
         self._events = pb.Events()
 
+    def num_generated(self, num: int) -> int:
+        """Tokens that a live request has."""
+        return self._live[num][1] if num in self._live else 0
+
     async def Session(self, requests: AsyncIterator[pb.SessionRequest], context: Any) -> None:
         self._live.clear()
         listener = asyncio.create_task(self._listen(requests))

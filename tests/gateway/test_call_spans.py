@@ -56,11 +56,14 @@ async def test_a_chat_is_one_tree_under_the_callers_span(tmp_path: Path, monkeyp
 
 
 async def test_the_spans_say_what_was_asked_and_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    request = GenerationRequest(prompt=CHAT, sampling=Sampling(temperature=0.5), stopping=Stopping(max_tokens=5))
+    request = GenerationRequest(
+        prompt=CHAT, sampling=Sampling(temperature=0.5, seed=2**64 - 1), stopping=Stopping(max_tokens=5)
+    )
     spans, _ = await spans_of(tmp_path, monkeypatch, request)
     said = spans["chat tiny"].attributes
     assert said["gen_ai.operation.name"] == "chat"
     assert (said["gen_ai.request.temperature"], said["gen_ai.request.max_tokens"]) == (0.5, 5)
+    assert said["gen_ai.request.seed"] == -1  # the same 64 bits
     assert (said["gen_ai.usage.output_tokens"], said["gen_ai.usage.cache_read.input_tokens"]) == (5, 3)
     assert "gen_ai.usage.output_tokens" not in spans["submit"].attributes
     assert spans["submit"].attributes["gen_ai.latency.time_to_first_token"] > 0

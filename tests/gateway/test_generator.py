@@ -77,11 +77,11 @@ async def test_leaving_early_cancels_in_the_scheduler(stack: Stack):
 
 async def test_the_deadline_ends_the_call(stack: Stack):
     with pytest.raises(Failed) as failed:
-        await events_of(stack, asked(max_tokens=4000, deadline_s=0.1))
+        await events_of(stack, asked(max_tokens=4000, deadline_s=0.5))
     assert failed.value.failure.reason == "DEADLINE_EXCEEDED"
     await until(lambda: len(stack.scheduler.cancels) == 1)
     assert stack.scheduler.cancels[0].reason == scheduler_pb2.CANCEL_REASON_DEADLINE
-    assert 0 < stack.scheduler.submits[0].remaining.ToMilliseconds() < 100
+    assert 0 < stack.scheduler.submits[0].remaining.ToMilliseconds() < 500
 
 
 async def test_several_answers_share_the_prompt_and_have_seeds_of_their_own(stack: Stack):
@@ -120,8 +120,8 @@ async def test_a_lost_stream_repeats_and_loses_nothing(stack: Stack):
     stack.scheduler.step_s = 0.005
     request = asked("abcdefghij", max_tokens=100)
     task = asyncio.create_task(events_of(stack, request))
-    for num_streams in (2, 3):
-        await asyncio.sleep(0.1)
+    for num_streams, num_tokens in ((2, 20), (3, 40)):
+        await until(lambda wanted=num_tokens: stack.scheduler.num_generated(1) >= wanted)  # type: ignore[misc]
         stack.scheduler.is_cut.set()
         await until(lambda wanted=num_streams: len(stack.scheduler.hellos) == wanted)  # type: ignore[misc]
     assert text_in(await task) == "abcdefghij" * 10

@@ -38,6 +38,26 @@ async def test_readiness_follows_the_scheduler(stack: Stack):
     assert stack.generator.model("alias").max_model_len == 4096  # what was known of the model stays
 
 
+async def test_a_gateway_that_alone_is_not_served_is_an_error_that_says_what_to_do(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+):
+    reason = "tokenizer_digest of gateway test differs; start it with their --model"
+    stack.scheduler.state = scheduler_pb2.ServingState(ready=False, reason=reason, model={"name": "other"})
+    stack.scheduler.refusal = scheduler_pb2.Failure(reason="TOKENIZER_MISMATCH", message=reason)
+    stack.scheduler.is_cut.set()
+    await until(lambda: stack.readiness.reason == reason)
+    with pytest.raises(Failed) as refused:
+        await events_of(stack, asked())
+    failure = refused.value.failure
+    assert (failure.code.name, failure.reason, failure.retry_after_s) == (
+        "FAILED_PRECONDITION",
+        "TOKENIZER_MISMATCH",
+        None,
+    )
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert vars(record)["octavo_fields"] == {"ready": False, "reason": reason}
+
+
 async def test_requests_wait_while_the_scheduler_restarts(tmp_path: Path):
     first, second = FakeScheduler(), FakeScheduler()
     async with running_stack(tmp_path, first, starts_scheduler=False) as stack:

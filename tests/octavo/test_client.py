@@ -1,7 +1,8 @@
 """Reaching a peer: how long a try may take, and how long to wait between two."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,15 +19,25 @@ async def slow_to_answer(path: Path, target: Path, delay_s: float) -> AsyncItera
         its_reader, its_writer = await asyncio.open_unix_connection(target)
         await asyncio.gather(_pump(reader, its_writer), _pump(its_reader, writer))
 
-    async with await asyncio.start_unix_server(relay, path):
+    async with (
+        asyncio.TaskGroup() as relays,
+        await asyncio.start_unix_server(lambda *ends: _begin(relays, relay(*ends)), path),
+    ):
         yield f"unix:{path}"
 
 
+def _begin(tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
+    tasks.create_task(work)
+
+
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
     writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 def dial(address: str) -> Channel:

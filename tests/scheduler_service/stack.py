@@ -1,7 +1,7 @@
 """A scheduler and a KV cache service in this process, on Unix sockets; workers and gateways are fakes that dial."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -99,20 +99,22 @@ class Stack:
     def channel(self) -> grpc.aio.Channel:
         return client.channel(self.scheduler_addr)
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for what happens inside."""
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110 - nobody tells a test
+                await asyncio.sleep(0.01)
+
     async def idle(self) -> None:
         """Return when nothing is in flight and every block is back."""
-        async with asyncio.timeout(5):
-            while self.num_held_blocks or self._is_in_flight():  # noqa: ASYNC110 - nobody tells a test
-                await asyncio.sleep(0.01)
+        await self.until(lambda: not self.num_held_blocks and not self._is_in_flight())
 
     def _is_in_flight(self) -> bool:
         return any(loop.core.has_steps_in_flight for loop in self.engine.workers.loops)
 
     async def received(self, worker: FakeWorker, kind: str) -> None:
         """Return when a worker has got a message of this kind."""
-        async with asyncio.timeout(5):
-            while not any(message.WhichOneof("message") == kind for message in worker.received):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await self.until(lambda: any(message.WhichOneof("message") == kind for message in worker.received))
 
     @property
     def num_held_blocks(self) -> int:

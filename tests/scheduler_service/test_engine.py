@@ -70,9 +70,11 @@ async def test_a_cancelled_request_ends_and_its_blocks_come_back(stack: Stack) -
     gateway = await stack.ready_gateway()
     await gateway.submit(1, PROMPT, max_tokens=400)
     await gateway.until(lambda: len(gateway.tokens[1]) > 3)
+    worker.gate.clear()  # so that it cannot end by itself
     await gateway.cancel(1)
     finished = await gateway.end_of(1)
     assert finished.reason == pb.FINISH_REASON_CANCELLED
+    worker.gate.set()
     await gateway.submit(2, [1, 2, 3], max_tokens=2)
     await gateway.end_of(2)
     await stack.idle()
@@ -105,9 +107,10 @@ async def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
         await stack.dial(worker)
         gateway = await stack.ready_gateway()
         worker.gate.clear()
-        for number in range(3):
+        await gateway.submit(0, PROMPT)
+        await gateway.until(lambda: 0 in gateway.admitted)  # until then it is in the queue itself
+        for number in (1, 2):
             await gateway.submit(number, PROMPT)
-            await gateway.until(lambda: stack.engine.workers.loops[0].core.num_requests or gateway.rejected)
         await gateway.until(lambda: 2 in gateway.rejected)
         assert gateway.rejected[2].reason == "QUEUE_FULL"
         assert gateway.rejected[2].retry_after.seconds == 1
@@ -116,16 +119,19 @@ async def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
 
 async def test_a_request_whose_deadline_passes_in_the_queue_fails(tmp_path: Path) -> None:
     async with stacks.started(tmp_path, limits=Limits(max_num_seqs=1)) as stack:
-        await stack.dial(FakeWorker())
+        worker = FakeWorker()
+        await stack.dial(worker)
         gateway = await stack.ready_gateway()
         await gateway.submit(1, PROMPT, max_tokens=450)
+        await gateway.until(lambda: 1 in gateway.admitted)
+        worker.gate.clear()  # so that it keeps its place
         remaining = pb.Submit().remaining
         remaining.FromMilliseconds(30)
         await gateway.submit(2, [9] * 20, max_tokens=5, remaining=remaining)
         finished = await gateway.end_of(2)
         assert finished.failure.reason == "DEADLINE_EXCEEDED"
         assert "while it waited" in finished.failure.message
-        await gateway.cancel(1)
+        worker.gate.set()
 
 
 async def test_submits_wait_for_a_worker(stack: Stack) -> None:

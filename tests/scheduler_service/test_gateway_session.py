@@ -7,7 +7,7 @@ import pytest
 from octavo.columns import pack, unpack
 from octavo.common.v1.common_pb2 import PositionLogprobs, TokenLogprob
 from octavo.scheduler.v1 import scheduler_pb2 as pb
-from scheduler_service import engine
+from scheduler_service import engine, failures
 from scheduler_service.core.plan import Identity
 from scheduler_service.core.request import Request, StopRules
 from scheduler_service.gateway_session import GatewaySession
@@ -28,7 +28,7 @@ async def test_a_gateway_that_comes_back_gets_exactly_the_tokens_it_lacks(stack:
     await gateway.submit(1, PROMPT, max_tokens=300)
     await gateway.until(lambda: len(gateway.tokens[1]) > 10)
     gateway.drop()
-    await asyncio.sleep(0.05)
+    await stack.until(lambda: not any(session.is_connected for session in stack.engine.gateways.values()))
     await stack.dial(gateway)
     await gateway.until(lambda: gateway.num_streams == 2)
     await gateway.submit(1, PROMPT, max_tokens=300)
@@ -40,14 +40,17 @@ async def test_a_gateway_that_stays_away_has_its_requests_cancelled(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "GRACE_S", 0.1)
-    await stack.dial(FakeWorker())
+    worker = FakeWorker()
+    await stack.dial(worker)
     gateway = await stack.ready_gateway()
     await gateway.submit(1, PROMPT, max_tokens=400)
     await gateway.until(lambda: len(gateway.tokens[1]) > 3)
+    worker.gate.clear()  # so that it cannot end by itself
     gateway.drop()
+    await stack.until(lambda: not stack.engine.gateways)
+    worker.gate.set()
     await stack.idle()
     assert stack.engine.num_open_requests == 0
-    assert not stack.engine.gateways
 
 
 async def test_a_gateway_with_another_tokenizer_is_not_served(stack: Stack) -> None:
@@ -106,3 +109,27 @@ async def test_a_gateway_that_comes_back_twice_gets_the_logprobs_of_the_tokens_i
     writer.cancel()
     assert list(unpack("token_ids", events.token_ids)) == [13, 14]
     assert [position.sampled.token_id for position in events.logprobs] == [13, 14]
+
+
+async def test_what_happens_while_an_old_stream_is_slow_goes_to_the_new_one() -> None:
+    session = GatewaySession("g0", 7, b"")
+    is_taken, old, new = asyncio.Event(), list[pb.SessionResponse](), asyncio.Queue[pb.SessionResponse]()
+
+    async def write_slowly(message: pb.SessionResponse) -> None:
+        old.append(message)
+        await is_taken.wait()
+
+    old_stream = session.begin(ServingState(scheduler_incarnation=1))
+    writers = [asyncio.create_task(session.write_to(write_slowly, old_stream))]
+    await asyncio.sleep(0)  # it writes the state
+    new_stream = session.begin(ServingState(scheduler_incarnation=1))
+    session.rejected(5, failures.draining())
+    is_taken.set()
+    await asyncio.sleep(0)  # the old one has its turn first
+    writers.append(asyncio.create_task(session.write_to(new.put, new_stream)))
+    assert (await asyncio.wait_for(new.get(), 5)).HasField("state")
+    events = (await asyncio.wait_for(new.get(), 5)).events
+    for writer in writers:
+        writer.cancel()
+    assert [rejected.request_num for rejected in events.rejected] == [5]
+    assert len(old) == 1

@@ -19,6 +19,7 @@ from gateway.core.generation import (
 
 BOUNDS = limits.RequestLimits(vocab_size=100, max_choices=4, max_stop_sequences=2)
 OK = GenerationRequest(prompt=TextPrompt(text="hello"))
+HI = ChatMessage(role="user", content="hi")
 
 
 def refused_field(request: GenerationRequest) -> str | None:
@@ -65,6 +66,7 @@ def test_the_ends_of_every_range_are_allowed():
         (replace(OK, prompt=TextPrompt(text="a\ud800")), "prompt"),
         (replace(OK, prompt=TokenPrompt(token_ids=(5, 100))), "prompt"),
         (replace(OK, prompt=ChatPrompt(messages=())), "messages"),
+        (replace(OK, prompt=ChatPrompt(messages=(HI,), continue_final_message=True)), "continue_final_message"),
         (replace(OK, prompt=ChatPrompt(messages=(ChatMessage(role="user", content="\udc00"),))), "messages[0].content"),
         (replace(OK, n=0), "n"),
         (replace(OK, n=5), "n"),

@@ -63,7 +63,7 @@ async def test_what_is_no_json_object_is_refused(body: bytes, says: str):
         (f'{MESSAGES}, "temperature": true', "temperature", "must be a number, got true"),
         (f'{MESSAGES}, "max_tokens": 1.5', "max_tokens", "must be an integer, got the number 1.5"),
         (f'{MESSAGES}, "max_tokens": 99999999999', "max_tokens", "less than or equal to 2147483647"),
-        (f'{MESSAGES}, "seed": 99999999999999999999', "seed", "less than or equal to"),
+        (f'{MESSAGES}, "seed": 99999999999999999999', "seed", "must fit 64 bits"),
         (f'{MESSAGES}, "stream": "yes"', "stream", "must be a boolean, got the string 'yes'"),
         (f'{MESSAGES}, "stop": 5', "stop", "must be a text or a list"),
         (f'{MESSAGES}, "logit_bias": {{"1": "x"}}', "logit_bias.1", "must be a number"),
@@ -103,6 +103,11 @@ async def test_a_value_out_of_range_is_named_with_its_field(fields: dict[str, An
 async def test_integers_may_be_written_as_floats():
     response = await post(FakeGenerator(), PATH, CHAT | {"max_tokens": 1.0})
     assert response.json()["usage"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**63, 2**64 - 1])
+async def test_any_64_bits_are_a_seed(seed: int):
+    assert (await post(FakeGenerator(), PATH, CHAT | {"seed": seed})).status_code == 200
 
 
 async def test_content_type_and_lone_fields_do_not_matter():

@@ -7,7 +7,7 @@ import pytest
 from gateway.core.generation import ChatMessage, TextPrompt, TokenPrompt
 from gateway.core.limits import InvalidParameter, UnsupportedParameter
 from gateway.openai import conversion
-from gateway.openai.protocol import ChatCompletionBody, CompletionBody, TokenizeBody
+from gateway.openai.protocol import ChatCompletionBody, CompletionBody
 
 
 def chat(**fields: Any) -> ChatCompletionBody:
@@ -92,17 +92,6 @@ def test_an_answer_is_begun_unless_the_last_message_is_continued():
     assert conversion.chat_prompt(chat()).add_generation_prompt
     continued = conversion.chat_prompt(chat(continue_final_message=True))
     assert (continued.add_generation_prompt, continued.continue_final_message) == (False, True)
-
-
-def test_begin_and_continue_together_are_refused():
-    with pytest.raises(InvalidParameter, match="must be false"):
-        conversion.chat_prompt(chat(add_generation_prompt=True, continue_final_message=True))
-
-
-@pytest.mark.parametrize("messages", [[], None])
-def test_a_chat_needs_a_message(messages: Any):
-    with pytest.raises(InvalidParameter, match="at least one message"):
-        conversion.chat_prompt(TokenizeBody.model_validate({"messages": messages}))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ TABLE = [
     (failed(UNAVAILABLE, "MODEL_LOADING", 2.5), 503, "server_error", "model_loading"),
     (failed(UNAVAILABLE, "SERVER_DRAINING", 1.0), 503, "server_error", "server_draining"),
     (failed(UNAVAILABLE, "NO_WORKER", 1.0), 503, "server_error", "no_worker"),
+    (failed(grpc.StatusCode.FAILED_PRECONDITION, "TOKENIZER_MISMATCH"), 503, "server_error", "tokenizer_mismatch"),
     (failed(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"), 504, "timeout", None),
     (failed(grpc.StatusCode.INTERNAL, "POISONED"), 500, "server_error", None),
     (failed(INVALID, "KV_CAPACITY_EXCEEDED"), 400, "invalid_request_error", "kv_capacity_exceeded"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc
@@ -21,6 +22,22 @@ STREAM = CHAT | {"stream": True}
 NO_WORKER = Failed(
     Failure(code=grpc.StatusCode.UNAVAILABLE, reason="NO_WORKER", message="no worker for 30 s", retry_after_s=1.0)
 )
+
+
+async def leave(fake: FakeGenerator, call: Coroutine[Any, Any, httpx.Response], *, num_calls: int = 1) -> None:
+    """Hang up as soon as the generations have begun."""
+    calling = asyncio.create_task(call)
+    await until(lambda: len(fake.calls) == num_calls)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+
+async def idle(http: httpx.AsyncClient, url: str) -> None:
+    """Return when the server counts no request."""
+    async with asyncio.timeout(5):
+        while (await http.get(url + "/load")).json()["server_load"]:
+            pass
 
 
 async def test_an_error_after_the_first_byte_is_an_event_and_then_done():
@@ -60,16 +77,16 @@ async def test_a_stream_is_not_buffered_and_says_so():
 
 async def test_silence_is_broken_by_comments_before_and_between_tokens():
     settings = GatewayConfig(limits=Limits(keepalive_s=0.03))
-    response = await post(FakeGenerator(delay_s=0.1), PATH, STREAM, settings)
+    response = await post(FakeGenerator(delay_s=0.3), PATH, STREAM, settings)
     begun = response.text.index("data: ")
-    assert response.text[:begun].count(": keep-alive\n\n") in (2, 3)
+    assert response.text[:begun].count(": keep-alive\n\n") >= 2
     assert response.text[begun:].count(": keep-alive\n\n") >= 2
     assert "".join(c["choices"][0]["delta"].get("content", "") for c in events(response.text)) == "Hello world"
 
 
 async def test_an_error_after_a_comment_is_an_event():
     settings = GatewayConfig(limits=Limits(keepalive_s=0.02))
-    response = await post(FakeGenerator(delay_s=0.05, error=NO_WORKER), PATH, STREAM, settings)
+    response = await post(FakeGenerator(delay_s=0.3, error=NO_WORKER), PATH, STREAM, settings)
     assert response.status_code == 200
     assert events(response.text)[0]["error"]["code"] == "no_worker"
 
@@ -90,24 +107,22 @@ async def test_a_client_that_leaves_its_stream_cancels_the_generation(num_lines:
                 await anext(lines)
             assert (await http.get(url + "/load")).json() == {"server_load": 1, "running": 1, "waiting": 0}
         await until(lambda: fake.num_cancelled == 1)
-        assert (await http.get(url + "/load")).json()["server_load"] == 0
+        await idle(http, url)
 
 
 @pytest.mark.parametrize("body", [CHAT, STREAM])
 async def test_a_client_that_leaves_before_its_answer_cancels_the_generation(body: dict[str, Any]):
     fake = FakeGenerator(delay_s=60)
     async with uvicorn_serving(fake) as url, httpx.AsyncClient() as http:
-        with pytest.raises(httpx.ReadTimeout):
-            await http.post(url + PATH, json=body, timeout=0.2)
+        await leave(fake, http.post(url + PATH, json=body))
         await until(lambda: fake.num_cancelled == 1)
-        assert (await http.get(url + "/load")).json()["server_load"] == 0
+        await idle(http, url)
 
 
 async def test_a_client_that_leaves_cancels_every_prompt():
     fake = FakeGenerator(delay_s=60)
     async with uvicorn_serving(fake) as url, httpx.AsyncClient() as http:
-        with pytest.raises(httpx.ReadTimeout):
-            await http.post(url + "/v1/completions", json={"prompt": ["a", "b", "c"]}, timeout=0.2)
+        await leave(fake, http.post(url + "/v1/completions", json={"prompt": ["a", "b", "c"]}), num_calls=3)
         await until(lambda: fake.num_cancelled == 3)
 
 
@@ -129,8 +144,7 @@ async def test_a_client_that_leaves_shows_in_the_span(monkeypatch: pytest.Monkey
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         with telemetry.configured("gateway"):
             async with uvicorn_serving(fake) as url, httpx.AsyncClient() as http:
-                with pytest.raises(httpx.ReadTimeout):
-                    await http.post(url + PATH, json=CHAT, timeout=0.2)
+                await leave(fake, http.post(url + PATH, json=CHAT))
                 await until(lambda: fake.num_cancelled == 1)
         (span,) = receiver.spans
     assert span.events == ["client_cancelled"]

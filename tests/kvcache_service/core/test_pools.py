@@ -16,7 +16,7 @@ from kvcache_service.core.errors import (
     UnknownPool,
 )
 from kvcache_service.core.plan import Admits, Declaration, DeclaredTable, Grows, Plan
-from kvcache_service.core.pools import Pool, PoolKey, Pools
+from kvcache_service.core.pools import NUM_REMEMBERED_INCARNATIONS, Pool, PoolKey, Pools
 from kvcache_service.core.request import ANONYMOUS, Identity
 from tests.kvcache_service.rig import family
 
@@ -125,6 +125,15 @@ def test_a_closed_incarnation_cannot_be_opened_again_and_closing_twice_is_harmle
     assert not pools.close("w1", 5)
     with pytest.raises(StaleSession):
         open_pool(pools)
+
+
+def test_what_is_over_is_remembered_within_a_bound():
+    pools = Pools()
+    for number in range(2 * NUM_REMEMBERED_INCARNATIONS):
+        pools.close(f"w{number}", 5)
+    assert len(pools._over) == NUM_REMEMBERED_INCARNATIONS
+    with pytest.raises(StaleSession):
+        open_pool(pools, replace(W1, pool_id=f"w{2 * NUM_REMEMBERED_INCARNATIONS - 1}"))
 
 
 def test_closing_an_old_incarnation_leaves_the_younger_alone():
