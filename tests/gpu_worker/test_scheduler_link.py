@@ -84,7 +84,7 @@ async def test_hello_says_who_and_what(fake: SchedulerLinkServer, ready: Ready) 
         hello = (await attached(fake)).hello
     assert hello.worker_id == ready.identity.worker_id
     assert (hello.incarnation, hello.session, hello.last_executed_seq) == (link.incarnation, 1, 0)
-    assert (hello.num_blocks, hello.max_num_batched_tokens) == (64, 2048)
+    assert (hello.num_blocks, hello.max_num_batched_tokens) == (64, 512)
     assert (hello.model.max_model_len, hello.model.vocab_size) == (512, 512)
     fingerprint = hello.fingerprint
     assert (fingerprint.hash_scheme, fingerprint.block_size, fingerprint.kv_dtype) == (1, 16, "float32")
