@@ -180,14 +180,20 @@ def _add(group: "argparse._ArgumentGroup", flag: Flag) -> None:
 
 
 def _help(flag: Flag) -> str:
-    setting = flag.setting
+    """The setting's text and default; where the services' own defaults differ, each of them."""
+    defaults = {service: _default(setting) for service, setting in flag.targets}
+    default = next(iter(defaults.values()))
+    if len(set(defaults.values())) > 1:
+        default = ", ".join(f"{text} of the {service}" for service, text in defaults.items())
+    both = f"; for {', '.join(defaults)}" if len(defaults) > 1 else ""
+    return f"{flag.setting.help} [default: {default}; {flag.setting.env_var}{both}]".replace("%", "%%")
+
+
+def _default(setting: Field) -> str:
     match setting.default:
         case bool(is_on):
-            default = "on, off by --no-..." if is_on else "off"
+            return "on, off by --no-..." if is_on else "off"
         case None | () | "":
-            default = "none"
+            return "none"
         case value:
-            default = "required" if setting.is_required else str(setting.shown(value))
-    owners = ", ".join(service for service, _ in flag.targets)
-    both = f"; for {owners}" if len(flag.targets) > 1 else ""
-    return f"{setting.help} [default: {default}; {setting.env_var}{both}]".replace("%", "%%")
+            return "required" if setting.is_required else str(setting.shown(value))

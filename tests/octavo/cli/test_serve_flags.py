@@ -98,3 +98,12 @@ def test_help_shows_each_setting_once_with_its_variable(capsys: pytest.CaptureFi
     assert out.count("--max-num-seqs") == 1
     assert "OCTAVO_SCHEDULER_MAX_NUM_SEQS" in out
     assert "--worker-dtype" not in out
+
+
+def test_help_names_each_service_whose_default_differs(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        serve_flags.parse(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for service in ("scheduler", "worker"):
+        (setting,) = (f for f in config.fields(serve_flags.CONFIGS[service]) if f.name == "max_num_batched_tokens")
+        assert f"{setting.default} of the {service}" in shown
