@@ -78,7 +78,8 @@ def main() -> None:
     logs.configure("bench", log_format="text")
     files = model_files.resolve(arguments.model)
     config = WorkerConfig(
-        compute=Compute(dtype=arguments.dtype, num_threads=arguments.num_threads), kv_memory=KVMemory(num_blocks=2048)
+        compute=Compute(dtype=arguments.dtype, num_threads=arguments.num_threads, max_num_batched_tokens=2048),
+        kv_memory=KVMemory(num_blocks=2048),
     )
     phases = Phases()
     runner = start(config, files, phases).runner

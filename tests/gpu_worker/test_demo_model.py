@@ -49,7 +49,7 @@ def oracle(files: ModelFiles) -> LlamaForCausalLM:
 
 @pytest.fixture(scope="module")
 def runner(files: ModelFiles) -> ModelRunner:
-    return tiny_models.ready(files, num_blocks=512).runner
+    return tiny_models.ready(files, num_blocks=512, max_num_batched_tokens=2048).runner
 
 
 def greedy_with_cache(model: Any, prompt: list[int], num_tokens: int) -> tuple[list[int], torch.Tensor]:
