@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvcache_service.core.block import HASH_BYTES, block_key
-from kvcache_service.core.hash_extras import NO_EXTRAS, Extras, encode_extras
+from kvcache_service.core.hash_extras import NO_EXTRAS, Extras, encode_extras, first_plain_block
 from kvcache_service.core.hash_parts import TAG_BLOCK, TAG_NAMESPACE, TAG_ROOT, TAG_TOKENS, bytes_part, part, text, uint
 
 HASH_SCHEME = 1
@@ -61,17 +61,18 @@ def block_hash(parent: bytes, token_ids: Sequence[int], extras: bytes = b"") -> 
 class HashChain:
     """Names the full blocks of one sequence, one after another, each once."""
 
-    __slots__ = ("_block_size", "_extras", "_is_plain_after_first", "_root")
+    __slots__ = ("_block_size", "_extras", "_first_plain", "_root")
 
     def __init__(self, root: bytes, block_size: int, extras: Extras = NO_EXTRAS) -> None:
         self._root = root
         self._block_size = block_size
         self._extras = extras
-        self._is_plain_after_first = extras.adapter is None and extras.embeddings is None and not extras.items
+        self._first_plain = first_plain_block(extras)
 
     def extend(self, keys: list[bytes], token_ids: "array[int]") -> None:
         """Append the keys of the full blocks that `keys` does not name yet."""
-        keys.extend(self.keys(token_ids, keys))
+        if len(token_ids) >= (len(keys) + 1) * self._block_size:
+            keys.extend(self.keys(token_ids, keys))
 
     def keys(self, token_ids: "array[int]", known: Sequence[bytes] = ()) -> Iterator[bytes]:
         """The keys of the full blocks behind those that are `known`, computed as they are asked for."""
@@ -83,7 +84,7 @@ class HashChain:
         parent = known[-1][:HASH_BYTES] if known else self._root
         for index in range(first, end):
             offset = (index - first) * num_bytes
-            is_plain = index > 0 and self._is_plain_after_first
+            is_plain = self._first_plain is not None and index >= self._first_plain
             extras = b"" if is_plain else encode_extras(self._extras, index, self._block_size)
             parent = _hash_block(parent, tokens[offset : offset + num_bytes], extras)
             yield block_key(parent)

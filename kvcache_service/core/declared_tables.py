@@ -40,6 +40,8 @@ def _request(manager: KVCacheManager, table: DeclaredTable) -> Request:
     request.num_slots = len(request.block_table) * manager.block_size
     request.num_computed_tokens = table.num_computed_tokens
     request.num_acked_tokens = table.num_acked_tokens
+    held = manager.running.get(table.handle)
+    request.is_muted = held is not None and held.is_muted and held.epoch == table.epoch
     return request
 
 
@@ -74,16 +76,20 @@ def _check_shared(manager: KVCacheManager, requests: Sequence[Request]) -> None:
 
 
 def _rename(manager: KVCacheManager, requests: Sequence[Request]) -> None:
-    """Drop every key that the tables contradict, then name what acknowledged steps have written."""
-    pool = manager.pool
+    """Drop the keys that the tables contradict, and what lies behind; name what acknowledged steps have written."""
+    pool, is_contradicted = manager.pool, False
     for request in requests:
         for index, block_id in enumerate(request.block_table):
             key = request.keys[index] if index < len(request.keys) else None
-            if pool.key(block_id) != key:
+            if pool.key(block_id) not in (None, key):
                 pool.disown(block_id)
+                is_contradicted = True
     for request in requests:
         _count_named(manager, request)
         manager.publication.commit(request)
+    if is_contradicted:
+        pool.disown_orphans()
+        manager.pins.end_lost()
     for request in requests:
         _count_named(manager, request)
 

@@ -41,6 +41,43 @@ class BadPool(Exception):
     """A pool that cannot be: no name, or an impossible size."""
 
 
+class PinQuotaExceeded(Exception):
+    """A pin that would keep more of a pool than its tenant, or all tenants together, may."""
+
+    def __init__(self, message: str, **numbers: int) -> None:
+        """`numbers` are those of the message, by name."""
+        super().__init__(message)
+        self.metadata = {name: str(number) for name, number in numbers.items()}
+
+
+class NothingCached(Exception):
+    """A prefix that is cached nowhere, so that nothing of it can be kept."""
+
+
+class BadPin(ValueError):
+    """A pin that cannot be."""
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class BadPrefix(ValueError):
+    """A public prefix that cannot be."""
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class BadTenant(ValueError):
+    """A tenant that cannot be meant."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.field = "tenant"
+
+
 class FingerprintMismatch(Exception):
     """Two peers that must not share block hashes."""
 

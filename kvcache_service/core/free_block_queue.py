@@ -1,5 +1,6 @@
 """The order in which free blocks are given out, least recently used first. Knows ids only."""
 
+from array import array
 from collections.abc import Iterable, Iterator
 
 from kvcache_service.core.block import NULL_BLOCK_ID
@@ -15,8 +16,10 @@ class FreeBlockQueue:
 
     def __init__(self, num_blocks: int) -> None:
         """All blocks but the null block, ascending."""
-        self._next = [*range(1, num_blocks), NULL_BLOCK_ID]
-        self._previous = [num_blocks - 1, *range(num_blocks - 1)]
+        self._next = array("I", range(1, num_blocks))
+        self._next.append(NULL_BLOCK_ID)
+        self._previous = array("I", [num_blocks - 1])
+        self._previous.extend(range(num_blocks - 1))
         self._size = num_blocks - 1
 
     def __len__(self) -> int:
@@ -28,12 +31,17 @@ class FreeBlockQueue:
             yield block_id
             block_id = self._next[block_id]
 
-    def popleft(self) -> int:
-        """Take the block at the head; the queue must not be empty."""
-        block_id: int = self._next[NULL_BLOCK_ID]
-        assert block_id != NULL_BLOCK_ID, "the free block queue is empty"
-        self.remove(block_id)
-        return block_id
+    def popleft(self, num_blocks: int) -> list[int]:
+        """Take as many blocks at the head; the queue must have them."""
+        assert num_blocks <= self._size, f"the free block queue has {self._size} blocks, not {num_blocks}"
+        following, block_id, block_ids = self._next, self._next[NULL_BLOCK_ID], []
+        for _ in range(num_blocks):
+            block_ids.append(block_id)
+            block_id = following[block_id]
+        following[NULL_BLOCK_ID] = block_id
+        self._previous[block_id] = NULL_BLOCK_ID
+        self._size -= num_blocks
+        return block_ids
 
     def remove(self, block_id: int) -> None:
         """Take a block out, wherever it is; it must be in the queue."""

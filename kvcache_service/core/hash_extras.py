@@ -46,9 +46,14 @@ class PromptEmbeddings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What the blocks of one sequence hash under."""
+    """What the blocks of one sequence hash under.
+
+    Full blocks of a public prefix hash outside the namespace, which is then a part of the first block behind them. A
+    sequence with a salt shares nothing, so its namespace is a part of its very first block.
+    """
 
     namespace: bytes | None = None
+    namespace_block: int = 0
     salt: str = ""
     adapter: Adapter | None = None
     items: tuple[MultimodalItem, ...] = ()
@@ -69,10 +74,14 @@ NO_EXTRAS = Extras()
 def encode_extras(extras: Extras, index: int, block_size: int) -> bytes:
     """The encoded extras of block `index`; empty for a plain sequence.
 
-    Namespace and salt are in the first block only: the chain carries them on.
+    Namespace and salt are in one block each: the chain carries them on.
     """
     start, end = index * block_size, (index + 1) * block_size
-    parts = [_at_start(extras)] if index == 0 else []
+    parts = []
+    if index == extras.namespace_block and extras.namespace is not None:
+        parts.append(part(TAG_IN_NAMESPACE, bytes_part(extras.namespace)))
+    if index == 0 and extras.salt:
+        parts.append(part(TAG_SALT, text(extras.salt)))
     if extras.adapter is not None:
         adapter = text(extras.adapter.name) + bytes_part(extras.adapter.content_digest)
         parts.append(part(TAG_ADAPTER, adapter))
@@ -83,6 +92,13 @@ def encode_extras(extras: Extras, index: int, block_size: int) -> bytes:
     return b"".join(parts)
 
 
+def first_plain_block(extras: Extras) -> int | None:
+    """The block from which on none has extras; None if any may have some."""
+    if extras.adapter is not None or extras.embeddings is not None or extras.items:
+        return None
+    return extras.namespace_block + 1
+
+
 def items_in_range(items: tuple[MultimodalItem, ...], start: int, end: int) -> tuple[ItemInBlock, ...]:
     """The items that overlap positions [start, end), in order, with their offsets from `start`."""
     return tuple(
@@ -90,11 +106,6 @@ def items_in_range(items: tuple[MultimodalItem, ...], start: int, end: int) -> t
         for item in items
         if item.offset < end and item.offset + item.num_tokens > start
     )
-
-
-def _at_start(extras: Extras) -> bytes:
-    namespace = b"" if extras.namespace is None else part(TAG_IN_NAMESPACE, bytes_part(extras.namespace))
-    return namespace + (part(TAG_SALT, text(extras.salt)) if extras.salt else b"")
 
 
 def _embeddings(embeddings: PromptEmbeddings, start: int, end: int) -> bytes:

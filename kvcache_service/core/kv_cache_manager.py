@@ -1,28 +1,21 @@
-"""The requests of one pool: their token ids, block tables and prefix hits. Decides who fits; knows no policy."""
+"""The requests of one pool: their token ids, block tables and prefix hits; what is pinned. Knows no policy."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 
-from kvcache_service.core import declared_tables, plan_check, plan_step
+from kvcache_service.core import admission, declared_tables, plan_check, plan_step, restore
 from kvcache_service.core.block import num_blocks_for
 from kvcache_service.core.block_hash import HashChain
 from kvcache_service.core.block_pool import BlockPool
 from kvcache_service.core.errors import BadPlan, NothingToAllocate, UnknownRequest
 from kvcache_service.core.events import Event
 from kvcache_service.core.hash_extras import NO_EXTRAS, Extras
-from kvcache_service.core.plan import (
-    Admission,
-    AdmissionStatus,
-    DeclaredTable,
-    Figures,
-    Grants,
-    Growth,
-    MissReason,
-    Plan,
-)
+from kvcache_service.core.pins import MAX_PINNED_SHARE, PinName, Pins
+from kvcache_service.core.plan import Admission, DeclaredTable, Erased, Figures, Grants, Growth, Plan
 from kvcache_service.core.publication import Publication
 from kvcache_service.core.request import ANONYMOUS, Identity, Request
+from kvcache_service.core.restore import Opening, PoolRecord
 from kvcache_service.core.statistics import PrefixStatistics
 
 ZERO_ROOT = bytes(16)
@@ -43,18 +36,20 @@ class KVCacheManager:
         caching: bool = True,
         full_sequence_gate: bool = True,
         max_model_len: int | None = None,
+        max_pinned_share: float = MAX_PINNED_SHARE,
     ) -> None:
         self.step = 1
         self.block_size = block_size
+        self.is_caching = caching
+        self.has_full_sequence_gate = full_sequence_gate
         self.pool = BlockPool(num_blocks, caching=caching)
+        self.pins = Pins(self.pool, max_pinned_share)
         self.publication = Publication(self.pool, block_size)
         self.requests: dict[int, Request] = {}
         self.running: dict[int, Request] = {}  # those that hold blocks
+        self.statistics = PrefixStatistics()
         self._root = root
-        self._caching = caching
-        self._full_sequence_gate = full_sequence_gate
         self._max_model_len = max_model_len
-        self._statistics = PrefixStatistics()
 
     def plan_step(self, plan: Plan) -> Grants:
         """Apply the ops of a plan in their order. Raises BadPlan, with nothing changed, if they contradict the pool."""
@@ -70,6 +65,10 @@ class KVCacheManager:
         """
         declared_tables.adopt(self, tables)
 
+    def restore(self, record: PoolRecord, opening: Opening) -> int:
+        """Bring back what was recorded of this pool, as far as it still holds; how many blocks."""
+        return restore.restore(self, record, opening)
+
     def declare(
         self, handle: int, token_ids: Iterable[int], *, epoch: int = 0, identity: Identity = ANONYMOUS
     ) -> Request:
@@ -82,7 +81,7 @@ class KVCacheManager:
 
     def new_request(self, handle: int, token_ids: Iterable[int], *, epoch: int, identity: Identity) -> Request:
         """A request that hashes as this pool does, not yet known to it."""
-        chain = self._chain(identity.extras) if self._caching else None
+        chain = self.chain(identity.extras) if self.is_caching else None
         return Request(handle, token_ids, epoch=epoch, identity=identity, chain=chain)
 
     def lookup(
@@ -92,12 +91,23 @@ class KVCacheManager:
 
         One token at least is left to compute, because its logits are needed.
         """
-        if not self._caching:
+        if not self.is_caching:
             return []
-        usable = array("I", token_ids[: max(0, len(token_ids) - 1)])
-        keys = self._chain(extras).keys(usable)
+        keys = self.chain(extras).keys(array("I", token_ids[: max(0, len(token_ids) - 1)]))
         committed = takewhile(self.pool.is_key_committed, keys)
-        return self.pool.cache.longest_run(committed if is_committed_only else keys)
+        return self.pool.names.longest_run(committed if is_committed_only else keys)
+
+    def chain(self, extras: Extras) -> HashChain:
+        """What names the blocks of a sequence with these extras."""
+        return HashChain(self._root, self.block_size, extras)
+
+    def prefix_keys(self, token_ids: Sequence[int], extras: Extras = NO_EXTRAS) -> list[bytes]:
+        """The keys of the full blocks of a sequence."""
+        return list(self.chain(extras).keys(array("I", token_ids)))
+
+    def num_committed(self, keys: Iterable[bytes]) -> int:
+        """How many of the leading keys an acknowledged step has written here."""
+        return len(self._committed(keys))
 
     def admit(
         self,
@@ -111,35 +121,16 @@ class KVCacheManager:
         """Give a waiting request the blocks of its cached prefix, and new ones for up to `num_tokens` of the rest.
 
         All or nothing: a refusal touches no block. With the full sequence gate on, everything that is not cached must
-        fit now, even if only a first chunk is taken.
+        fit now, even if only a first chunk is taken. If nobody runs, pins give way.
         """
-        request = self._waiting(handle)
-        known = len(request.token_ids) if num_known_tokens is None else num_known_tokens
-        hits = self.hits(request, known)
-        num_cached = len(hits) * self.block_size
-        granted = known - num_cached if num_tokens is None else min(known - num_cached, num_tokens)
-        if granted <= 0:
-            raise NothingToAllocate(f"request {handle} was to be admitted with {granted} tokens")
-        num_new_blocks = self._num_blocks(num_cached + granted + num_lookahead_tokens) - len(hits)
-        in_the_end = self._num_blocks(known) - len(hits) if self._full_sequence_gate else 0
-        needed = max(num_new_blocks, in_the_end) + self.pool.num_idle(hits) + num_watermark_blocks
-        status, reason = AdmissionStatus.REFUSED, self._miss_reason(request, known, len(hits))
-        num_evicted_before = self.pool.num_evicted
-        if needed <= self.pool.num_free:
-            status = AdmissionStatus.ADMITTED
-            self._start(request, hits, num_new_blocks, num_computed_tokens=num_cached + granted)
-            self._count(request, known, num_cached)
-        request.num_refusals = 0 if status is AdmissionStatus.ADMITTED else request.num_refusals + 1
-        return Admission(
-            handle=handle,
-            status=status,
-            num_cached_tokens=num_cached,
-            num_granted_tokens=granted if status is AdmissionStatus.ADMITTED else 0,
-            block_ids=tuple(request.block_table),
-            num_known_tokens=known,
-            num_evicted_blocks=self.pool.num_evicted - num_evicted_before,
-            miss_reason=reason,
-            num_refusals=request.num_refusals,
+        request = self.request(handle)
+        return admission.admit(
+            self,
+            request,
+            num_known_tokens=len(request.token_ids) if num_known_tokens is None else num_known_tokens,
+            num_tokens=num_tokens,
+            num_watermark_blocks=num_watermark_blocks,
+            num_lookahead_tokens=num_lookahead_tokens,
         )
 
     def hits(self, request: Request, num_known_tokens: int) -> list[int]:
@@ -147,16 +138,17 @@ class KVCacheManager:
         if request.identity.is_bypassing_cache:
             return []
         limit = max(0, num_known_tokens - 1) // self.block_size
-        return self.pool.cache.longest_run(islice(request.keys, limit))
+        return self.pool.names.longest_run(islice(request.keys, limit))
 
     def grow(
         self, handle: int, num_tokens: int, *, victims: Iterable[int] = (), num_lookahead_tokens: int = 0
     ) -> Growth:
         """Advance a running request by `num_tokens`, with new blocks where it has no room.
 
-        While blocks are missing, the next victim is preempted, until it fits or is itself the victim. Without victims
-        a refusal changes nothing. The victims are consumed as they are looked at, so that one iterator may serve the
-        grows of a whole plan.
+        While blocks are missing, the next victim is preempted, until it fits or is itself the victim. If it runs alone
+        pins give way first. Blocks that are only fenced are coming: if they are enough, nobody is preempted for more,
+        and the grow is refused until they are there. Without victims and pins a refusal changes nothing. The victims
+        are consumed as they are looked at, so that one iterator may serve the grows of a whole plan.
         """
         if num_tokens <= 0:
             raise NothingToAllocate(f"request {handle} was to grow by {num_tokens} tokens")
@@ -164,25 +156,26 @@ class KVCacheManager:
         if request is None:
             raise UnknownRequest(f"request {handle} holds no blocks; was it freed or preempted?")
         num_computed_tokens = request.num_computed_tokens + num_tokens
-        missing = self._num_blocks(num_computed_tokens + num_lookahead_tokens) - len(request.block_table)
+        missing = self.num_blocks_for(num_computed_tokens + num_lookahead_tokens) - len(request.block_table)
         preempted: list[int] = []
         if missing > self.pool.num_free:
             preempted = self._make_room(request, missing, iter(victims))
             if missing > self.pool.num_free or request.handle not in self.running:
                 return Growth(None, preempted)
         new_block_ids = self.pool.allocate(max(0, missing))
-        self._extend_table(request, new_block_ids)
+        self.extend_table(request, new_block_ids)
         start, request.num_computed_tokens = request.num_computed_tokens, num_computed_tokens
         self.publication.reserve(request, self.step, start=start)
         return Growth(new_block_ids, preempted)
 
     def commit(self, handle: int, num_acked_tokens: int, new_token_ids: Iterable[int] = ()) -> None:
         """Ids became known; of a running request, name the full blocks that acknowledged steps have written."""
-        request = self.request(handle)
-        request.add_tokens(array("I", new_token_ids))
+        request = self.requests.get(handle) or self.request(handle)
+        request.add_tokens(new_token_ids)
         if request.block_table:
             request.num_acked_tokens = max(request.num_acked_tokens, num_acked_tokens)
-            self.publication.commit(request)
+            if len(request.keys) > request.num_named_blocks:
+                self.publication.commit(request)
 
     def ack(self, step: int) -> None:
         """What the plans up to this one reserved is written, also by requests that were freed meanwhile."""
@@ -214,8 +207,62 @@ class KVCacheManager:
         del self.requests[handle]
 
     def reset_prefix_cache(self) -> bool:
-        """Forget every prefix, if no request holds a block; else change nothing and return False."""
+        """Forget every prefix, if no request and no pin holds a block; else change nothing and return False."""
         return self.pool.reset()
+
+    def check_pin(self, name: PinName, keys: Iterable[bytes]) -> int:
+        """How many blocks a pin would keep. Raises PinQuotaExceeded if they are too many."""
+        block_ids = self._committed(keys)
+        self.pins.check(name, block_ids)
+        return len(block_ids)
+
+    def pin(self, name: PinName, keys: Iterable[bytes], *, expires_s: float) -> int:
+        """Keep the committed blocks of the leading keys, in the place of what the pin of this name kept; how many.
+
+        Raises PinQuotaExceeded, with nothing changed. If there are no such blocks, the pin of this name ends.
+        """
+        block_ids = self._committed(keys)
+        if block_ids:
+            self.pins.put(name, block_ids, expires_s=expires_s)
+        else:
+            self.pins.end(name)
+        return len(block_ids)
+
+    def unpin(self, name: PinName) -> bool:
+        """End a pin before its time; false if there is none of this name."""
+        return self.pins.end(name)
+
+    def expire_pins(self, now_s: float) -> int:
+        """End the pins whose time is over; how many."""
+        return self.pins.expire(now_s)
+
+    @property
+    def next_pin_expiry_s(self) -> float | None:
+        """When the next pin ends; None while there is none."""
+        return self.pins.next_expiry_s
+
+    def erase_namespace(self, namespace: bytes) -> Erased:
+        """Forget everything that is cached in a namespace; its requests that run go on and publish nothing more."""
+        muted = [
+            request
+            for request in self.running.values()
+            if request.identity.extras.namespace == namespace and not request.is_muted
+        ]
+        for request in muted:
+            request.is_muted = True
+        return Erased(
+            num_pins=self.pins.end_namespace(namespace),
+            num_blocks=self.pool.erase(namespace),
+            num_requests=len(muted),
+        )
+
+    def fence(self, reader_id: str, block_ids: Iterable[int]) -> None:
+        """Somebody outside the step order reads these blocks from now on."""
+        self.pool.fence(reader_id, block_ids)
+
+    def unfence(self, reader_id: str) -> None:
+        """The reader is done. The second time this does nothing."""
+        self.pool.unfence(reader_id)
 
     def request(self, handle: int) -> Request:
         """A declared request."""
@@ -241,12 +288,15 @@ class KVCacheManager:
     @property
     def figures(self) -> Figures:
         """How the pool is used now."""
-        pool, counted = self.pool, self._statistics
+        pool, counted = self.pool, self.statistics
         return Figures(
             num_blocks=pool.num_blocks,
             num_free=pool.num_free,
             num_cached=pool.num_cached,
-            num_held=pool.num_blocks - 1 - pool.num_free,
+            num_held=pool.num_held,
+            num_fenced=pool.num_fenced,
+            num_pinned=pool.num_pinned,
+            num_held_by_pins_only=pool.num_held_by_pins_only,
             num_query_tokens=counted.num_query_tokens,
             num_hit_tokens=counted.num_hit_tokens,
             num_preempted_query_tokens=counted.num_preempted_query_tokens,
@@ -254,31 +304,33 @@ class KVCacheManager:
             num_evicted_blocks=pool.num_evicted,
         )
 
-    def _waiting(self, handle: int) -> Request:
-        request = self.request(handle)
-        assert not request.block_table, f"request {handle} runs already; grow it"
-        return request
-
-    def _num_blocks(self, num_tokens: int) -> int:
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that a sequence of this length takes; none beyond the model's longest."""
         limit = num_tokens if self._max_model_len is None else min(num_tokens, self._max_model_len)
         return num_blocks_for(limit, self.block_size)
 
-    def _start(self, request: Request, hits: list[int], num_new_blocks: int, *, num_computed_tokens: int) -> None:
-        self.pool.touch(hits)
-        self._extend_table(request, hits + self.pool.allocate(num_new_blocks))
-        self.running[request.handle] = request
-        request.num_named_blocks = len(hits)
-        request.num_computed_tokens = num_computed_tokens
-        self.publication.reserve(request, self.step, start=len(hits) * self.block_size)
-
-    def _extend_table(self, request: Request, block_ids: list[int]) -> None:
+    def extend_table(self, request: Request, block_ids: list[int]) -> None:
+        """Append blocks to the table of a request."""
         request.block_table.extend(block_ids)
         request.num_slots = len(request.block_table) * self.block_size
 
+    def _committed(self, keys: Iterable[bytes]) -> list[int]:
+        """The blocks of the leading keys that are committed."""
+        block_ids = []
+        for key in keys:
+            copies = self.pool.committed_copies(key)
+            if not copies:
+                break
+            block_ids.append(copies[0])
+        return block_ids
+
     def _make_room(self, request: Request, num_blocks: int, victims: Iterator[int]) -> list[int]:
         """Preempt victims until `num_blocks` are free or `request` itself was the victim."""
-        preempted = []
-        while num_blocks > self.pool.num_free and request.handle in self.running:
+        preempted: list[int] = []
+        while num_blocks > self.pool.num_free + self.pool.num_fenced and request.handle in self.running:
+            is_possible = num_blocks + len(request.block_table) < self.pool.num_blocks
+            if len(self.running) == 1 and is_possible and self.pins.give_way():
+                continue
             victim = next((self.running[handle] for handle in victims if handle in self.running), None)
             if victim is None:
                 break
@@ -286,20 +338,3 @@ class KVCacheManager:
             self.release(victim)
             preempted.append(victim.handle)
         return preempted
-
-    def _count(self, request: Request, num_known_tokens: int, num_cached_tokens: int) -> None:
-        """Requests that read nothing are not counted."""
-        if self._caching and not request.identity.is_bypassing_cache:
-            self._statistics.count(num_known_tokens, num_cached_tokens, was_preempted=request.epoch > 0)
-
-    def _miss_reason(self, request: Request, num_known_tokens: int, num_hits: int) -> MissReason:
-        if not self._caching or request.identity.is_bypassing_cache:
-            return MissReason.DISABLED
-        if num_hits == (num_known_tokens - 1) // self.block_size:
-            return MissReason.PARTIAL_BLOCK
-        if num_hits < len(request.keys) and self.pool.cache.was_evicted(request.keys[num_hits]):
-            return MissReason.EVICTED
-        return MissReason.SALT if num_hits == 0 and request.identity.extras.salt else MissReason.COLD
-
-    def _chain(self, extras: Extras) -> HashChain:
-        return HashChain(self._root, self.block_size, extras)

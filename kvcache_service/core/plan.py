@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kvcache_service.core.request import ANONYMOUS, Identity
+from kvcache_service.core.statistics import MissReason
 
 NO_NUMBERS: Sequence[int] = ()
 
@@ -19,16 +20,6 @@ class AdmissionStatus(Enum):
     ADMITTED = "admitted"
     REFUSED = "refused"  # blocks are missing, or the budget when only whole prompts are taken
     NOT_TRIED = "not_tried"  # something before it was preempted or refused, or budget or admissions were used up
-
-
-class MissReason(Enum):
-    """Why an admission did not find more in the prefix cache."""
-
-    PARTIAL_BLOCK = "partial_block"  # every full block was found: nothing more could have been
-    COLD = "cold"  # the first block that is missing was not here lately
-    EVICTED = "evicted"  # it was, and had to go
-    SALT = "salt"  # nothing was found, and the request hashes under a salt of its own
-    DISABLED = "disabled"  # caching is off, or the request reads nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,18 +119,21 @@ class Admission:
     block_ids: Sequence[int] = ()  # the whole table: hit blocks, then new ones
     num_known_tokens: int = 0
     num_evicted_blocks: int = 0  # prefixes forgotten for it
-    miss_reason: MissReason | None = None
+    miss_reason: MissReason | None = None  # not looked for if it was refused before
     num_refusals: int = 0  # how often it was refused since it last ran, this time included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """How a pool is used. num_free + num_held = num_blocks - 1."""
+    """How a pool is used. num_free + num_held + num_fenced = num_blocks - 1."""
 
     num_blocks: int
     num_free: int
-    num_cached: int
-    num_held: int
+    num_cached: int  # the named part of the free ones
+    num_held: int  # by requests or pins
+    num_fenced: int  # by nobody, but read by somebody outside the step order
+    num_pinned: int  # the part of the held ones that a pin holds
+    num_held_by_pins_only: int
     num_query_tokens: int
     num_hit_tokens: int
     num_preempted_query_tokens: int
@@ -153,8 +147,17 @@ class Figures:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks that requests hold, 0 to 1."""
+        """Share of the blocks that requests and pins hold, 0 to 1."""
         return self.num_held / (self.num_blocks - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """What was forgotten of a namespace in one pool."""
+
+    num_blocks: int = 0  # committed ones that lost their name
+    num_pins: int = 0
+    num_requests: int = 0  # that run on and publish nothing more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

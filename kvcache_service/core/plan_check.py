@@ -97,8 +97,9 @@ def _distinct(op: str, handles: Collection[int]) -> set[int]:
 
 
 def _all_in(op: str, handles: Iterable[int], place: AbstractSet[int]) -> None:
-    missing = set(handles) - place
-    if missing:
+    asked = set(handles)
+    if not place >= asked:
+        missing = asked - place
         what = "holds no blocks" if op in ("grow", "victims") else "is unknown; declare it first"
         raise BadPlan(f"{op}: request {min(missing)} {what}")
 

@@ -6,6 +6,7 @@ Every grow that fits the blocks it holds costs a few comparisons and makes no ob
 from __future__ import annotations
 
 from array import array
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from kvcache_service.core.plan import Admission, AdmissionStatus, Grants, Plan
@@ -101,25 +102,29 @@ def _settle(manager: KVCacheManager, plan: Plan) -> None:
 
 def _grow(manager: KVCacheManager, plan: Plan) -> _Growing:
     """Advance the running requests in order, as far as budget and blocks reach."""
-    handles, running = plan.grows.handles, manager.running
-    wants = plan.grows.wants or [1] * len(handles)
-    growing = _Growing(manager, plan)
-    for index, handle in enumerate(handles):
+    running, growing, budget = manager.running, _Growing(manager, plan), plan.token_budget
+    granted = growing.num_tokens
+    for index, (handle, want) in enumerate(zip(plan.grows.handles, plan.grows.wants or repeat(1), strict=False)):
         request = running.get(handle)
-        if request is None or growing.token_budget == 0:
+        if request is None or not budget:
             continue  # preempted earlier in this plan, or nothing left to hand out
-        num_tokens = min(wants[index], growing.token_budget)
+        num_tokens = want if want < budget else budget
         start = request.num_computed_tokens
         if start + num_tokens <= request.num_slots:
             request.num_computed_tokens = start + num_tokens
             if len(request.keys) > request.num_named_blocks:
                 manager.publication.reserve(request, plan.step, start=start)
-        elif not growing.extend_table(index, num_tokens):
+        else:
+            growing.token_budget = budget
+            is_granted = growing.extend_table(index, num_tokens)
+            budget = growing.token_budget  # with what the victims give back
             if handle not in running:
                 break  # it was its own victim: the running phase ends
-            continue
-        growing.num_tokens[index] = num_tokens
-        growing.token_budget -= num_tokens
+            if not is_granted:
+                continue
+        granted[index] = num_tokens
+        budget -= num_tokens
+    growing.token_budget = budget
     return growing
 
 

@@ -1,8 +1,9 @@
 """The pools of all workers: which incarnation and session each is in, and which plans it has answered."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+from kvcache_service.core import restore
 from kvcache_service.core.block_hash import HASH_SCHEME, Fingerprint, root_hash
 from kvcache_service.core.errors import (
     BadPool,
@@ -13,8 +14,10 @@ from kvcache_service.core.errors import (
     UnknownPool,
 )
 from kvcache_service.core.kv_cache_manager import KVCacheManager
+from kvcache_service.core.pins import MAX_PINNED_SHARE
 from kvcache_service.core.plan import DeclaredTable, Grants, Plan
-from kvcache_service.core.request import Identity
+from kvcache_service.core.restore import UNCOUNTED, Opening, PoolRecord, Position, Records, RestoreOutcome
+from kvcache_service.core.totals import Totals
 
 MAX_NUM_BLOCKS = 1 << 24
 NUM_KEPT_ANSWERS = 2  # the scheduler has at most two plans that it may have to send again
@@ -38,24 +41,77 @@ class Answer:
     grants: Grants
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the last opening of a pool brought back."""
+
+    outcome: RestoreOutcome
+    num_blocks: int = 0
+
+
 class Pool:
     """One worker incarnation's blocks, and the order of the plans for them."""
 
-    __slots__ = ("_answers", "fingerprint", "key", "manager", "step")
+    __slots__ = (
+        "_answers",
+        "fingerprint",
+        "key",
+        "manager",
+        "opening_num",
+        "restored",
+        "scheduler_incarnation",
+        "step",
+    )
 
     def __init__(self, key: PoolKey, fingerprint: Fingerprint, *, manager: KVCacheManager) -> None:
         self.key = key
         self.fingerprint = fingerprint
         self.manager = manager
-        self.step = 0  # the last plan that was applied in this session
+        self.step = 0  # the last plan that was applied in this opening
+        self.opening_num = 0
+        self.scheduler_incarnation = 0
+        self.restored = Restored(RestoreOutcome.NOT_NEEDED)
         self._answers: dict[int, Answer] = {}
 
-    def reopen(self, key: PoolKey, tables: Sequence[DeclaredTable]) -> None:
+    @property
+    def position(self) -> Position:
+        """The last plan that was applied."""
+        return Position(self.opening_num, self.step)
+
+    def reopen(self, key: PoolKey, tables: Sequence[DeclaredTable], opening: Opening) -> None:
         """Begin a session of the same incarnation: its tables are the only ones, its plans count from 1."""
         self.manager.adopt(tables)
         self.key = key
         self.step = 0
+        self.opening_num = opening.number
+        self.scheduler_incarnation = opening.scheduler_incarnation
+        self.restored = Restored(RestoreOutcome.NOT_NEEDED)
         self._answers.clear()
+
+    def restore(self, record: PoolRecord | None, opening: Opening, *, is_known: bool) -> None:
+        """Bring back what the service before this one had recorded, after the tables in use were taken over."""
+        outcome = restore.outcome(
+            record,
+            opening,
+            incarnation=self.key.incarnation,
+            num_blocks=self.manager.pool.num_blocks,
+            fingerprint=self.fingerprint,
+        )
+        num_blocks = 0
+        if record is None or outcome is RestoreOutcome.NOTHING_RECORDED:
+            outcome = outcome if is_known else RestoreOutcome.NO_ANSWER
+        else:
+            restore.restore_totals(self.manager, record)
+            if outcome is RestoreOutcome.RESTORED:
+                num_blocks = self.manager.restore(record, opening)
+        self.restored = Restored(outcome, num_blocks)
+
+    def check_opening(self, opening_num: int) -> None:
+        """Refuse what was under way while the pool was opened again; 0 is not compared."""
+        if opening_num and opening_num != self.opening_num:
+            raise StaleSession(
+                f"opening {opening_num} of {_name(self.key)} is over; the pool was opened again ({self.opening_num})"
+            )
 
     def plan_step(self, plan: Plan, digest: bytes) -> Grants:
         """Apply the next plan, or give the answer again that the same bytes got before."""
@@ -76,32 +132,51 @@ class Pool:
 class Pools:
     """Every open pool. They share one fingerprint: a worker with another one is refused, not missed silently."""
 
-    def __init__(self, *, caching: bool = True) -> None:
+    def __init__(self, *, caching: bool = True, max_pinned_share: float = MAX_PINNED_SHARE) -> None:
         self._caching = caching
+        self._max_pinned_share = max_pinned_share
+        self.records = Records()  # of the service before this one
         self._pools: dict[str, Pool] = {}
+        self._past = Totals()  # of pools that are over
         self._over: dict[tuple[str, int], None] = {}  # (pool id, incarnation) that are over; the oldest first
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
 
-    def open(self, key: PoolKey, num_blocks: int, *, fingerprint: Fingerprint, tables: Sequence[DeclaredTable]) -> Pool:
-        """Open the pool of a worker incarnation, or open it again. All or nothing."""
+    def open(
+        self,
+        key: PoolKey,
+        num_blocks: int,
+        *,
+        fingerprint: Fingerprint,
+        tables: Sequence[DeclaredTable],
+        opening: Opening = UNCOUNTED,
+    ) -> Pool:
+        """Open the pool of a worker incarnation, or open it again. All or nothing.
+
+        The first opening here brings back what was recorded of this incarnation.
+        """
         self._check(key, num_blocks, fingerprint)
         pool = self._pools.get(key.pool_id)
         if pool is not None and pool.key.incarnation == key.incarnation:
             _check_reopened(pool, key, num_blocks)
-            pool.reopen(key, tables)
+            if opening.scheduler_incarnation == pool.scheduler_incarnation and opening.number < pool.opening_num:
+                pool.check_opening(opening.number)
+            pool.reopen(key, tables, opening)
             return pool
         manager = KVCacheManager(
             num_blocks=num_blocks,
             block_size=fingerprint.block_size,
             root=root_hash(fingerprint),
             caching=self._caching,
+            max_pinned_share=self._max_pinned_share,
         )
         opened = Pool(key, fingerprint, manager=manager)
-        opened.reopen(key, tables)
+        opened.reopen(key, tables, opening)
+        opened.restore(self.records.claim(key.pool_id), opening, is_known=self.records.is_known)
         if pool is not None:
             self._remember(pool.key.pool_id, pool.key.incarnation)
+            self._past.add(pool.manager)
         self._pools[key.pool_id] = opened
         return opened
 
@@ -111,7 +186,7 @@ class Pools:
         pool = self._pools.get(pool_id)
         if pool is None or pool.key.incarnation != incarnation:
             return False
-        del self._pools[pool_id]
+        self._past.add(self._pools.pop(pool_id).manager)
         return True
 
     def get(self, key: PoolKey) -> Pool:
@@ -123,23 +198,13 @@ class Pools:
             raise UnknownPool(f"session {key.session} of {_name(key)} is not open; open the pool")
         return pool
 
-    def match(self, token_ids: Sequence[int], identity: Identity) -> dict[str, int]:
-        """Tokens of a prompt that each pool holds committed; binds and changes nothing."""
-        if identity.is_bypassing_cache:
-            return dict.fromkeys(self._pools, 0)
-        matches = {}
-        for pool_id, pool in self._pools.items():
-            block_ids = pool.manager.lookup(token_ids, extras=identity.extras, is_committed_only=True)
-            matches[pool_id] = len(block_ids) * pool.manager.block_size
-        return matches
-
-    def reset_prefix_cache(self, pool_id: str) -> bool:
-        """Forget the prefixes of one pool, or with an empty name of all; false if any of them was in use."""
-        if pool_id and pool_id not in self._pools:
-            raise UnknownPool(f"pool {pool_id} is not open; open are {sorted(self._pools)}")
-        named = [self._pools[pool_id]] if pool_id else list(self._pools.values())
-        done = [pool.manager.reset_prefix_cache() for pool in named]  # every one, whatever the others say
-        return all(done)
+    @property
+    def totals(self) -> Totals:
+        """What all pools have counted, those included that are over."""
+        totals = replace(self._past, misses=dict(self._past.misses))
+        for pool in self:
+            totals.add(pool.manager)
+        return totals
 
     def _check(self, key: PoolKey, num_blocks: int, fingerprint: Fingerprint) -> None:
         pool = self._pools.get(key.pool_id)

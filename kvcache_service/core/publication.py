@@ -4,9 +4,12 @@ Reserved blocks may be hit by admissions to the same pool in the same or a later
 order. A reservation dies when the block is given out again; committing a dead one does nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from kvcache_service.core.block import group_of, hash_of
+from kvcache_service.core.block_names import Run
 from kvcache_service.core.block_pool import BlockPool
 from kvcache_service.core.events import BlocksStored
 from kvcache_service.core.request import Request
@@ -38,14 +41,13 @@ class Publication:
         and those behind it.
         """
         first = request.num_named_blocks
-        if first < start // self._block_size:
+        if request.is_muted or first < start // self._block_size:
             return
         end = min(len(request.keys), request.num_computed_tokens // self._block_size)
         if first >= end:
             return
         reservation = Reservation(request, first, request.block_table[first:end])
-        for index, block_id in enumerate(reservation.block_ids, first):
-            self._pool.reserve(block_id, request.keys[index], reservation)
+        self._pool.reserve(self._run(request, first, reservation.block_ids), reservation)
         self._pending.setdefault(step, []).append(reservation)
         request.num_named_blocks = end
 
@@ -53,11 +55,13 @@ class Publication:
         """Name the blocks of `request` that acknowledged steps have filled and whose ids are known."""
         first = request.num_named_blocks
         end = min(len(request.keys), request.num_acked_tokens // self._block_size)
-        if first >= end:
+        if request.is_muted or first >= end:
             return
         block_ids = request.block_table[first:end]
         request.num_named_blocks = end
-        self._commit(request, first, [None if self._pool.key(block_id) else block_id for block_id in block_ids])
+        for part in _stretches([self._pool.key(block_id) is None for block_id in block_ids]):
+            self._pool.commit(self._run(request, first + part.start, block_ids[part]))
+            self._tell_stored(request, first + part.start, block_ids[part])
 
     def ack(self, step: int) -> None:
         """Commit the live reservations of this step and those before it, in the order in which they were made."""
@@ -84,21 +88,22 @@ class Publication:
                 self._pool.withdraw(block_id)
 
     def _commit_live(self, reservation: Reservation) -> None:
-        live = [block_id if self._pool.is_under(reservation, block_id) else None for block_id in reservation.block_ids]
-        self._commit(reservation.request, reservation.first, live)
+        for part in _stretches([self._pool.is_under(reservation, block_id) for block_id in reservation.block_ids]):
+            block_ids = reservation.block_ids[part]
+            self._pool.confirm(block_ids)
+            self._tell_stored(reservation.request, reservation.first + part.start, block_ids)
 
-    def _commit(self, request: Request, first: int, block_ids: list[int | None]) -> None:
-        """Commit blocks of a request from index `first` on, and tell of every run that no None breaks."""
-        run: list[int] = []
-        for index, block_id in enumerate(block_ids, first):
-            if block_id is not None:
-                self._pool.commit(block_id, request.keys[index])
-                run.append(block_id)
-            elif run:
-                self._tell_stored(request, index - len(run), run)
-                run = []
-        if run:
-            self._tell_stored(request, first + len(block_ids) - len(run), run)
+    def _run(self, request: Request, first: int, block_ids: list[int]) -> Run:
+        """Blocks of a request from index `first` on; the one before them is named."""
+        end = first + len(block_ids)
+        return Run(
+            block_ids=block_ids,
+            keys=request.keys[first:end],
+            first_token_ids=request.token_ids[first * self._block_size : end * self._block_size : self._block_size],
+            parent=self._pool.key(request.block_table[first - 1]) if first else None,
+            depth=first,
+            extras=request.identity.extras,
+        )
 
     def _tell_stored(self, request: Request, first: int, block_ids: list[int]) -> None:
         end = first + len(block_ids)
@@ -110,3 +115,16 @@ class Publication:
             group_index=group_of(request.keys[first]),
         )
         self._pool.tell(event)
+
+
+def _stretches(flags: Sequence[bool]) -> list[slice]:
+    """The parts of a sequence in which all are true, as large as they can be."""
+    if all(flags):
+        return [slice(0, len(flags))]
+    parts, start = [], 0
+    for is_true, group in groupby(flags):
+        end = start + len(list(group))
+        if is_true:
+            parts.append(slice(start, end))
+        start = end
+    return parts

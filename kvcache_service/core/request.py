@@ -24,7 +24,7 @@ ANONYMOUS = Identity()
 class Request:
     """Ids and keys live from declare to forget; the table from an admission to a release."""
 
-    __slots__ = ("_chain", "block_table", "epoch", "handle", "identity", "keys", "num_acked_tokens",
+    __slots__ = ("_chain", "block_table", "epoch", "handle", "identity", "is_muted", "keys", "num_acked_tokens",
                  "num_computed_tokens", "num_named_blocks", "num_refusals", "num_slots", "token_ids")  # fmt: skip
 
     def __init__(
@@ -41,21 +41,20 @@ class Request:
         self.num_computed_tokens = 0
         self.num_acked_tokens = 0
         self.num_named_blocks = 0  # leading blocks of the table that are reserved or committed
+        self.is_muted = False  # its namespace was erased while it ran: nothing more of this table is published
         self.num_refusals = 0  # since the last admission
         self._chain = chain
-        self._extend_keys()
+        self.add_tokens(())
 
-    def add_tokens(self, token_ids: "array[int]") -> None:
+    def add_tokens(self, token_ids: Iterable[int]) -> None:
         """Output ids became known."""
         self.token_ids.extend(token_ids)
-        self._extend_keys()
+        if self._chain is not None:
+            self._chain.extend(self.keys, self.token_ids)
 
     def drop_table(self) -> None:
         """Back to waiting: nothing computed, ids and keys kept, and a late release finds another epoch."""
         self.epoch += 1
         self.block_table = []
+        self.is_muted = False
         self.num_slots = self.num_computed_tokens = self.num_acked_tokens = self.num_named_blocks = 0
-
-    def _extend_keys(self) -> None:
-        if self._chain is not None:
-            self._chain.extend(self.keys, self.token_ids)

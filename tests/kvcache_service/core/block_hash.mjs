@@ -51,11 +51,22 @@ const tokensOf = (tokenIds) => {
   return part(TAG.tokens, packed);
 };
 
+// Leading full blocks that are those of a public prefix; none for a sequence with a salt.
+const publicBlocksOf = (sequence, blockSize) => {
+  if (sequence.salt) return 0;
+  const lengths = (sequence.public_prefixes ?? []).map((prefix) => {
+    const differs = sequence.token_ids.findIndex((tokenId, index) => tokenId !== prefix[index]);
+    const common = differs === -1 ? sequence.token_ids.length : differs;
+    return Math.floor(common / blockSize);
+  });
+  return Math.max(0, ...lengths);
+};
+
 const extrasOf = (sequence, index, blockSize) => {
   const start = index * blockSize;
   const end = start + blockSize;
   const parts = [];
-  if (index === 0 && sequence.tenant) {
+  if (index === publicBlocksOf(sequence, blockSize) && sequence.tenant) {
     parts.push(part(TAG.inNamespace, bytes(namespaceOf(sequence.tenant, hex(sequence.namespace_key)))));
   }
   if (index === 0 && sequence.salt) parts.push(part(TAG.salt, text(sequence.salt)));

@@ -7,12 +7,16 @@ case, or a new scheme. A hash that changes under the same scheme breaks every ca
 import json
 import sys
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvcache_service.core.block import hash_of
-from kvcache_service.core.block_hash import Fingerprint, HashChain, namespace_of, root_hash
+from kvcache_service.core.block_hash import Fingerprint, HashChain, root_hash
 from kvcache_service.core.hash_extras import Adapter, Extras, MultimodalItem, PromptEmbeddings
+from kvcache_service.core.identities import Identities
+from kvcache_service.core.public_prefixes import PublicPrefixes
+from kvcache_service.core.tenants import Tenants
 
 FILE = Path(__file__).with_name("block_hash_vectors.json")
 
@@ -31,17 +35,24 @@ def root_of(vector: Vector) -> bytes:
 
 
 def hashes_of(vector: Vector, sequence: Vector) -> list[str]:
-    chain = HashChain(root_of(vector), vector["fingerprint"]["block_size"], extras_of(sequence))
+    block_size = vector["fingerprint"]["block_size"]
+    chain = HashChain(root_of(vector), block_size, extras_of(sequence, block_size))
     return [hash_of(key).hex() for key in chain.keys(array("I", sequence["token_ids"]))]
 
 
-def extras_of(sequence: Vector) -> Extras:
-    namespace = namespace_of(sequence.get("tenant", ""), bytes.fromhex(sequence.get("namespace_key", "")))
+def extras_of(sequence: Vector, block_size: int) -> Extras:
     adapter, embeddings = sequence.get("adapter"), sequence.get("embeddings")
-    return Extras(
-        namespace=namespace,
+    tenants = Tenants(bytes.fromhex(sequence.get("namespace_key", "")))
+    public = PublicPrefixes({str(name): tokens for name, tokens in enumerate(sequence.get("public_prefixes", []))})
+    extras = Identities(tenants, public).extras(
+        sequence.get("tenant", ""),
+        array("I", sequence["token_ids"]),
         salt=sequence.get("salt", ""),
         adapter=adapter and Adapter(name=adapter["name"], content_digest=bytes.fromhex(adapter["content_digest"])),
+        block_size=block_size,
+    )
+    return replace(
+        extras,
         items=tuple(
             MultimodalItem(
                 content_digest=bytes.fromhex(item["content_digest"]),

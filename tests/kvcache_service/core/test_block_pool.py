@@ -1,14 +1,20 @@
-"""Blocks by number: given out, shared, named, evicted. Scenarios are those of the design, by number."""
+"""Blocks by number: given out, shared, named, evicted. Scenarios are those of docs/scenarios.md."""
 
 import pytest
 
 from kvcache_service.core.block import block_key, hash_of
+from kvcache_service.core.block_names import Run
 from kvcache_service.core.block_pool import BlockPool
 from kvcache_service.core.errors import OutOfBlocks
 from kvcache_service.core.events import BlockRemoved, CopyDropped
 from tests.kvcache_service.rig import Rig, family
 
 H0, H1, H2 = (block_key(bytes([number]) * 16) for number in range(3))
+
+
+def run(*block_ids_and_keys: tuple[int, bytes], parent: bytes | None = None, depth: int = 0) -> Run:
+    block_ids, keys = zip(*block_ids_and_keys, strict=True)
+    return Run(block_ids=block_ids, keys=keys, first_token_ids=[0] * len(keys), parent=parent, depth=depth)
 
 
 def test_scenario_1_blocks_are_given_out_ascending_and_never_the_null_block():
@@ -39,7 +45,7 @@ def pool_of_four() -> BlockPool:
     pool = BlockPool(5)
     pool.allocate(4)
     for block_id, key in enumerate((H0, H1, H2, H0), 1):
-        pool.commit(block_id, key)
+        pool.commit(run((block_id, key)))
     pool.free([2, 1, 3, 4])
     return pool
 
@@ -77,10 +83,10 @@ def test_scenario_13_a_store_of_places_hears_of_every_copy():
     pool = pool_of_four()
     pool.allocate(4)
     assert pool.take_events() == [
-        BlockRemoved(block_hash=hash_of(H1), block_id=2),
-        CopyDropped(block_hash=hash_of(H0), block_id=1),
-        BlockRemoved(block_hash=hash_of(H2), block_id=3),
-        BlockRemoved(block_hash=hash_of(H0), block_id=4),
+        BlockRemoved(H1, 2),
+        CopyDropped(H0, 1),
+        BlockRemoved(H2, 3),
+        BlockRemoved(H0, 4),
     ]
 
 
@@ -106,7 +112,7 @@ def test_a_touched_block_leaves_the_free_queue_once_and_comes_back_at_the_tail()
 def test_freed_blocks_without_a_name_go_to_the_head_as_a_batch():
     pool = BlockPool(6)
     block_ids = pool.allocate(3)
-    pool.commit(1, H0)
+    pool.commit(run((1, H0)))
     pool.free(block_ids[::-1])
     assert list(pool.free_queue) == [3, 2, 4, 5, 1]
 
@@ -120,7 +126,7 @@ def test_with_caching_off_every_freed_block_goes_to_the_tail():
 def test_a_withdrawn_free_block_is_given_out_next():
     pool, reservation = BlockPool(5), object()
     block_ids = pool.allocate(2)
-    pool.reserve(1, H0, reservation)
+    pool.reserve(run((1, H0)), reservation)
     pool.free(block_ids[::-1])
     assert list(pool.free_queue) == [2, 3, 4, 1]
     pool.withdraw(1)

@@ -1,9 +1,14 @@
 """Opening a pool again: the declared tables are the only ones, and only what they prove is named."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvcache_service.core.errors import BadTable
+from kvcache_service.core.hash_extras import Extras
+from kvcache_service.core.pins import PinName
 from kvcache_service.core.plan import DeclaredTable
+from kvcache_service.core.request import Identity
 from tests.kvcache_service.rig import Rig, family
 
 
@@ -88,6 +93,36 @@ def test_adopting_the_same_tables_again_changes_nothing():
     before = (rig.free_order, rig.manager.figures, rig.hit(family("A", 40)))
     rig.manager.adopt(tables)
     assert (rig.free_order, rig.manager.figures, rig.hit(family("A", 40))) == before
+
+
+def test_what_lay_behind_a_block_that_holds_something_else_is_forgotten_too_and_its_pins_end():
+    rig = Rig(17)
+    rig.run(0, family("A", 48))
+    rig.free(0)
+    rig.manager.pin(PinName(None, "p"), rig.manager.prefix_keys(family("A", 48)), expires_s=9.0)
+    rig.manager.adopt([table(1, family("C", 32), [2, 7], acked=32)])
+    assert [rig.is_hashed(block_id) for block_id in (1, 2, 3)] == [True, True, False]
+    assert rig.manager.figures.num_pinned == 0
+
+
+def test_pins_outlive_a_session():
+    rig = Rig(17)
+    rig.run(0, family("A", 32))
+    rig.manager.pin(PinName(None, "p"), rig.manager.prefix_keys(family("A", 32)), expires_s=9.0)
+    rig.manager.adopt([])
+    assert (rig.manager.figures.num_held, rig.manager.figures.num_held_by_pins_only) == (2, 2)
+
+
+def test_a_request_whose_namespace_was_erased_publishes_nothing_in_the_next_session_either():
+    rig, namespace = Rig(17), b"n" * 16
+    identity = Identity(extras=Extras(namespace=namespace))
+    rig.manager.declare(0, family("A", 32), identity=identity)
+    rig.alloc(0)
+    rig.manager.erase_namespace(namespace)
+    declared = replace(table(0, family("A", 32), [1, 2], acked=32), identity=identity)
+    rig.manager.adopt([declared])
+    rig.manager.commit(0, 32, family("B", 16))
+    assert rig.hit(family("A", 33), identity.extras) == ([], 0)
 
 
 @pytest.mark.parametrize(

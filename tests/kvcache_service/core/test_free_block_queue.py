@@ -29,7 +29,7 @@ def test_a_prepended_batch_keeps_its_order_and_goes_before_everything():
 
 def test_can_be_emptied_and_filled_again():
     queue = FreeBlockQueue(3)
-    assert [queue.popleft(), queue.popleft()] == [1, 2]
+    assert queue.popleft(2) == [1, 2]
     assert list(queue) == []
     queue.append(2)
     queue.append(1)
@@ -40,9 +40,10 @@ def test_can_be_emptied_and_filled_again():
 def test_behaves_like_a_deque(operations: list[tuple[str, int]]):
     queue, model, taken = FreeBlockQueue(9), deque(range(1, 9)), list[int]()
     for operation, choice in operations:
-        if operation == "pop" and model:
-            taken.append(model.popleft())
-            assert queue.popleft() == taken[-1]
+        if operation == "pop":
+            popped = [model.popleft() for _ in range(min(choice, len(model)))]
+            assert queue.popleft(len(popped)) == popped
+            taken += popped
         elif operation == "remove" and model:
             block_id = model[choice % len(model)]
             model.remove(block_id)

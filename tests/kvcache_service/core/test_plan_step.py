@@ -1,4 +1,4 @@
-"""One plan: the order of its ops, who gets tokens and blocks, who is preempted. Scenarios are those of the design."""
+"""One plan: the order of its ops, who gets tokens and blocks, who is preempted. Scenarios: docs/scenarios.md."""
 
 from collections.abc import Iterable
 

@@ -17,7 +17,6 @@ from kvcache_service.core.errors import (
 )
 from kvcache_service.core.plan import Admits, Declaration, DeclaredTable, Grows, Plan
 from kvcache_service.core.pools import NUM_REMEMBERED_INCARNATIONS, Pool, PoolKey, Pools
-from kvcache_service.core.request import ANONYMOUS, Identity
 from tests.kvcache_service.rig import family
 
 FINGERPRINT = Fingerprint(model_digest=b"model", kv_dtype="float32")
@@ -200,38 +199,3 @@ def test_an_opening_with_bad_tables_changes_nothing():
     assert pools.get(W1) is pool
     assert pool.manager.block_table(0) == [1, 2, 3]
     assert pool.step == 1
-
-
-def test_match_tells_each_pool_and_only_committed_blocks():
-    pools = Pools()
-    first, _ = open_pool(pools), open_pool(pools, W2)
-    first.plan_step(admit(0, family("A", 40)), b"1")
-    assert pools.match(family("A", 40), ANONYMOUS) == {"w1": 0, "w2": 0}
-    first.plan_step(Plan(step=2, acked_step=1), b"2")
-    figures = first.manager.figures
-    assert pools.match(family("A", 40), ANONYMOUS) == {"w1": 32, "w2": 0}
-    assert pools.match(family("A", 40), Identity(is_bypassing_cache=True)) == {"w1": 0, "w2": 0}
-    assert first.manager.figures == figures
-
-
-def test_reset_of_all_pools_forgets_those_that_are_idle():
-    pools = Pools()
-    first, second = open_pool(pools), open_pool(pools, W2)
-    first.plan_step(admit(0, family("A", 40)), b"1")
-    second.plan_step(admit(0, family("A", 40)), b"1")
-    second.manager.free(0, 0)
-    assert not pools.reset_prefix_cache("")
-    assert second.manager.lookup(family("A", 40)) == []
-    assert first.manager.lookup(family("A", 40)) == [1, 2]
-    assert not pools.reset_prefix_cache("w1")
-    assert pools.reset_prefix_cache("w2")
-    with pytest.raises(UnknownPool, match="w3"):
-        pools.reset_prefix_cache("w3")
-
-
-def test_with_caching_off_nothing_is_found():
-    pools = Pools(caching=False)
-    pool = open_pool(pools)
-    pool.plan_step(admit(0, family("A", 40)), b"1")
-    pool.plan_step(Plan(step=2, acked_step=1), b"2")
-    assert pools.match(family("A", 40), ANONYMOUS) == {"w1": 0}

@@ -1,10 +1,11 @@
-"""Who gets which blocks when prompts share prefixes. Scenarios are those of the design, by number."""
+"""Who gets which blocks when prompts share prefixes. Scenarios are those of docs/scenarios.md."""
 
 import pytest
 
 from kvcache_service.core.errors import NothingToAllocate
 from kvcache_service.core.events import AllBlocksCleared, BlockRemoved, BlocksStored
-from kvcache_service.core.plan import AdmissionStatus, MissReason
+from kvcache_service.core.plan import AdmissionStatus
+from kvcache_service.core.statistics import MissReason
 from tests.kvcache_service.rig import Rig, family
 
 
@@ -271,7 +272,7 @@ def test_a_request_that_bypasses_the_cache_reads_nothing_is_not_counted_and_is_p
     rig.declare(1, family("A", 48), is_bypassing_cache=True)
     admission = rig.admit(1)
     rig.ack(1)
-    assert (admission.num_cached_tokens, admission.miss_reason) == (0, MissReason.DISABLED)
+    assert (admission.num_cached_tokens, admission.miss_reason) == (0, MissReason.BYPASSED)
     assert rig.manager.figures.num_query_tokens == 32
     assert rig.hit(family("A", 49))[1] == 48
 
