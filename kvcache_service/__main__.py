@@ -7,6 +7,7 @@ from functools import partial
 
 from kvcache_service.config import KVCacheConfig
 from kvcache_service.core.pools import Pools
+from kvcache_service.core.public_prefixes import PublicPrefixes
 from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.metrics import PoolCollector
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
@@ -20,22 +21,32 @@ async def main() -> None:
     logs.configure("kvcache", level=settings.process.log_level, log_format=settings.process.log_format)
     namespace_key = settings.namespace_key.encode() or secrets.token_bytes(32)
     incarnation = secrets.randbits(63)
-    pools = Pools(caching=settings.enable_prefix_caching)
+    pools = Pools(caching=settings.enable_prefix_caching, max_pinned_share=settings.max_pinned_share)
     with telemetry.configured("kvcache"):
         async with (
-            MetadataStore.connect(settings.redis_url, pools, kvcache_incarnation=incarnation) as store,
+            MetadataStore.connect(
+                settings.redis_url,
+                pools,
+                kvcache_incarnation=incarnation,
+                kvcache_id=settings.kvcache_id,
+                namespace_key=namespace_key,
+            ) as store,
             exposition.serve(settings.metrics_port) if settings.metrics_port else nullcontext(),
         ):
             exposition.REGISTRY.register(PoolCollector(pools, store))
-            servicer = KVCacheServicer(pools, store, incarnation=incarnation, namespace_key=namespace_key)
-            register = partial(add_KVCacheServiceServicer_to_server, servicer)
-            await server.serve(
-                settings.listen_addr,
-                register,
-                STATUSES,
-                service_names=[SERVICE_NAME],
-                drain_timeout_s=settings.process.drain_timeout_s,
+            public_prefixes = PublicPrefixes(await store.restore())
+            servicer = KVCacheServicer(
+                pools, store, incarnation=incarnation, namespace_key=namespace_key, public_prefixes=public_prefixes
             )
+            register = partial(add_KVCacheServiceServicer_to_server, servicer)
+            async with servicer.keeping_time():
+                await server.serve(
+                    settings.listen_addr,
+                    register,
+                    STATUSES,
+                    service_names=[SERVICE_NAME],
+                    drain_timeout_s=settings.process.drain_timeout_s,
+                )
 
 
 if __name__ == "__main__":

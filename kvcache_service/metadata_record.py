@@ -1,123 +1,236 @@
-"""What Redis holds of a pool, and which parts of that have changed since it was last written. Knows no Redis client.
+"""How Redis holds what is known of the pools: keys, fields and values. Knows no Redis client.
 
-Keys, all of one pool in one hash slot, gone a day after the last write:
+`docs/metadata.md` shows every key for whoever reads them. In short, with KV for `kvcache_id` and POOL for a pool's id:
 
-    octavo:kv:{POOL}:meta    hash   schema, pool_id, kvcache_incarnation, record (number of the last write),
-                                    incarnation, session, step (the last plan that this record covers), num_blocks,
-                                    hash_scheme, model_digest, tokenizer_digest, block_size, kv_dtype, kv_layout
-    octavo:kv:{POOL}:blocks  hash   block key (16 bytes of hash, group index as uint32) -> block ids as uint32,
-                                    first inserted first; committed blocks only, so at most num_blocks fields
-    octavo:kv:{POOL}:staged  hash   a snapshot being written; gone after a minute
+    octavo:kv:{KV}:pools           set     ids of the pools that are recorded
+    octavo:kv:{KV}:public          hash    name of a public prefix -> token ids
+    octavo:kv:{KV:POOL}:meta       hash    whose record this is, the last plan that it covers, and totals
+    octavo:kv:{KV:POOL}:blocks     hash    block key -> its place and the committed blocks that hold it
+    octavo:kv:{KV:POOL}:pins       hash    namespace and pin id -> until when, and the blocks
+    octavo:kv:{KV:POOL}:tenants    hash    namespace -> its totals
+    octavo:kv:{KV:POOL}:events     stream  what each write changed; ids are the numbers of the records
+    octavo:kv:{KV:POOL}:staged:... hash    a snapshot being written; gone after a minute
 
-Numbers in keys and values of `blocks` are little endian. Both hashes change in one transaction, so that a reader that
-takes `meta` and `blocks` together sees the state right after plan `step`. A block that a later plan gave out may hold
-something else by now: whoever restores must know those plans.
+All keys of a pool have one hash tag, so that they change together, in a Redis Cluster too. Numbers are little endian.
 """
 
 import dataclasses
+import hmac
 import struct
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from kvcache_service.core.block import block_key
-from kvcache_service.core.events import AllBlocksCleared, BlockRemoved, BlocksStored, CopyDropped, Event
+from kvcache_service.core.block import HASH_BYTES, hash_of
+from kvcache_service.core.block_hash import Fingerprint
 from kvcache_service.core.pools import Pool
+from kvcache_service.core.restore import PoolRecord, Position, RecordedBlock, RecordedPin
+from kvcache_service.core.statistics import TokenCounts
 
-SCHEMA = 1
-EMPTY_KEY = b"empty"  # shorter than any block key
-MAX_CHANGED_KEYS = 2048  # above it a snapshot, which is written piece by piece, holds up the event loop less
+SCHEMA = 2
+NO_HASH = NO_NAMESPACE = bytes(HASH_BYTES)
 
+_PLACE = struct.Struct("<16sI16s")  # parent hash, depth, namespace; the block ids follow
+_EXPIRY = struct.Struct("<Q")  # milliseconds since 1970; the block ids follow
+_COUNTS = struct.Struct("<4Q")
+KEY_CHECKED = b"octavo: which namespace key is this"
+TOTAL = "total_"  # how the fields of totals begin
 
-def meta_key(pool_id: str) -> str:
-    """Where the facts of a pool are."""
-    return f"octavo:kv:{{{pool_id}}}:meta"
+_PAIR = struct.Struct("<HI")  # lengths of a field and its value, which follow
 
-
-def blocks_key(pool_id: str) -> str:
-    """Where its committed blocks are."""
-    return f"octavo:kv:{{{pool_id}}}:blocks"
-
-
-def staged_key(pool_id: str) -> str:
-    """Where a snapshot of its committed blocks is being written."""
-    return f"octavo:kv:{{{pool_id}}}:staged"
+Pairs = Iterable[tuple[bytes, bytes]]
 
 
-def facts(pool: Pool, kvcache_incarnation: int, record: int) -> dict[str, str | int | bytes]:
-    """The fields of the meta hash, as of now."""
-    return {
+@dataclass(frozen=True, slots=True)
+class PoolKeys:
+    """Where a pool is."""
+
+    meta: str
+    blocks: str
+    pins: str
+    tenants: str
+    events: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (self.meta, self.blocks, self.pins, self.tenants, self.events)
+
+
+def pool_keys(kvcache_id: str, pool_id: str) -> PoolKeys:
+    """The keys of a pool."""
+    tagged = f"octavo:kv:{{{kvcache_id}:{pool_id}}}:"
+    return PoolKeys(*(tagged + name for name in ("meta", "blocks", "pins", "tenants", "events")))
+
+
+def staged_key(kvcache_id: str, pool_id: str, kvcache_incarnation: int) -> str:
+    """Where a service writes a snapshot of a pool's blocks, before it puts it in its place."""
+    return f"octavo:kv:{{{kvcache_id}:{pool_id}}}:staged:{kvcache_incarnation}"
+
+
+def directory_key(kvcache_id: str) -> str:
+    """Where the pools are listed."""
+    return f"octavo:kv:{{{kvcache_id}}}:pools"
+
+
+def public_key(kvcache_id: str) -> str:
+    """Where the public prefixes are."""
+    return f"octavo:kv:{{{kvcache_id}}}:public"
+
+
+def key_check(namespace_key: bytes) -> bytes:
+    """Tells whether two services derive namespaces under the same key; says nothing else of it."""
+    return hmac.digest(namespace_key, KEY_CHECKED, "sha256")
+
+
+def blob(pairs: Pairs) -> bytes:
+    """Fields and values one after another; a value without bytes says that the field is gone."""
+    parts: list[bytes] = []
+    for field, value in pairs:
+        parts += (_PAIR.pack(len(field), len(value)), field, value)
+    return b"".join(parts)
+
+
+def pairs(packed: bytes) -> Pairs:
+    """What `blob` packed."""
+    at = 0
+    while at < len(packed):
+        num_field_bytes, num_value_bytes = _PAIR.unpack_from(packed, at)
+        at += _PAIR.size
+        field = packed[at : at + num_field_bytes]
+        at += num_field_bytes + num_value_bytes
+        yield field, packed[at - num_value_bytes : at]
+
+
+def facts(pool: Pool, position: Position, *, kvcache_incarnation: int, key_check: bytes) -> Pairs:
+    """The fields of `meta` but `record`, which the write itself counts. `key_check` tells namespace keys apart."""
+    values: dict[str, str | int | bytes] = {
         "schema": SCHEMA,
         "pool_id": pool.key.pool_id,
         "kvcache_incarnation": kvcache_incarnation,
-        "record": record,
+        "namespace_key_check": key_check,
         "incarnation": pool.key.incarnation,
         "session": pool.key.session,
-        "step": pool.step,
+        "scheduler_incarnation": pool.scheduler_incarnation,
+        "opening": position.opening,
+        "step": position.step,
         "num_blocks": pool.manager.pool.num_blocks,
         **dataclasses.asdict(pool.fingerprint),
+        **{f"{TOTAL}{name}": number for name, number in totals(pool).items()},
+    }
+    return [(name.encode(), _text(value)) for name, value in values.items()]
+
+
+def totals(pool: Pool) -> dict[str, int]:
+    """What was counted since the worker began, restarts of this service not regarded."""
+    counted = pool.manager.statistics
+    return {
+        "query_tokens": counted.num_query_tokens,
+        "hit_tokens": counted.num_hit_tokens,
+        "preempted_query_tokens": counted.num_preempted_query_tokens,
+        "preempted_hit_tokens": counted.num_preempted_hit_tokens,
+        "near_misses": counted.num_near_misses,
+        "evicted_blocks": pool.manager.pool.num_evicted,
+        **{f"misses_{reason.value}": number for reason, number in counted.misses.items()},
     }
 
 
-def placements(pool: Pool, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
-    """Which committed blocks hold each key, as of now; None where there is none any more."""
-    found: dict[bytes, bytes | None] = {}
-    for key in keys:
-        block_ids = pool.manager.pool.committed_copies(key)
-        found[key] = struct.pack(f"<{len(block_ids)}I", *block_ids) if block_ids else None
-    return found
+def place(pool: Pool, key: bytes) -> bytes:
+    """Where a key lies and which committed blocks hold it, as of now; nothing if none does."""
+    blocks = pool.manager.pool
+    block_ids = blocks.committed_copies(key)
+    if not block_ids:
+        return b""
+    first = block_ids[0]
+    parent = blocks.parent(first)
+    head = _PLACE.pack(
+        NO_HASH if parent is None else hash_of(parent), blocks.depth(first), blocks.namespace(first) or NO_NAMESPACE
+    )
+    return head + array_bytes(block_ids)
 
 
-class Changes:
-    """The keys of one pool whose placement is not written yet. Bounded: too many, and everything is written anew."""
+def recorded_block(key: bytes, value: bytes) -> RecordedBlock:
+    """What `place` said of a key."""
+    parent, depth, namespace = _PLACE.unpack_from(value)
+    return RecordedBlock(
+        key,
+        parent + key[HASH_BYTES:] if depth else None,
+        depth,
+        None if namespace == NO_NAMESPACE else namespace,
+        struct.unpack_from(f"<{(len(value) - _PLACE.size) // 4}I", value, _PLACE.size),
+    )
 
-    __slots__ = ("_since_s", "_writing_since_s", "keys", "needs_snapshot")
 
-    def __init__(self, now_s: float) -> None:
-        """Everything is to be written."""
-        self.keys: set[bytes] = set()
-        self.needs_snapshot = True
-        self._since_s: float | None = now_s  # when the oldest change happened that nobody is writing
-        self._writing_since_s: float | None = None  # when the oldest happened that is being written
+def pin_field(namespace: bytes | None, pin_id: str) -> bytes:
+    """The field of a pin."""
+    return (namespace or NO_NAMESPACE) + pin_id.encode()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to write."""
-        return self._since_s is None
 
-    def lag_s(self, now_s: float) -> float:
-        """Age of the oldest change that is not known to be written."""
-        oldest_s = self._since_s if self._writing_since_s is None else self._writing_since_s
-        return 0.0 if oldest_s is None else now_s - oldest_s
+def pin_value(block_ids: Iterable[int], expires_unix_s: float) -> bytes:
+    """Until when a pin lasts, and what it keeps."""
+    return _EXPIRY.pack(int(expires_unix_s * 1000)) + array_bytes(block_ids)
 
-    def note(self, events: Iterable[Event], now_s: float) -> None:
-        """A plan was applied, and these events came of it."""
-        for event in events:
-            match event:
-                case BlocksStored():
-                    self.keys.update(block_key(stored, event.group_index) for stored in event.block_hashes)
-                case AllBlocksCleared():
-                    self.start_over(now_s)
-                case BlockRemoved() | CopyDropped():
-                    self.keys.add(block_key(event.block_hash, event.group_index))
-        if len(self.keys) > MAX_CHANGED_KEYS:
-            self.start_over(now_s)
-        if self._since_s is None:
-            self._since_s = now_s
 
-    def start_over(self, now_s: float) -> None:
-        """What is written can no longer be trusted: write everything."""
-        self.keys.clear()
-        self.needs_snapshot = True
-        if self._writing_since_s is not None:
-            self._since_s, self._writing_since_s = self._writing_since_s, None
-        if self._since_s is None:
-            self._since_s = now_s
+def recorded_pin(field: bytes, value: bytes, *, unix_s: float, now_s: float) -> RecordedPin:
+    """A pin, with what is left of its time from `now_s` on; `unix_s` is the same moment by the calendar."""
+    (expires_unix_ms,) = _EXPIRY.unpack_from(value)
+    namespace = field[:HASH_BYTES]
+    return RecordedPin(
+        namespace=None if namespace == NO_NAMESPACE else namespace,
+        pin_id=field[HASH_BYTES:].decode(),
+        block_ids=numbers(value[_EXPIRY.size :]),
+        expires_s=now_s + expires_unix_ms / 1000 - unix_s,
+    )
 
-    def take(self) -> set[bytes]:
-        """The keys to write now; what happens from here on is another change."""
-        keys, self.keys = self.keys, set()
-        self._writing_since_s, self._since_s = self._since_s, None
-        return keys
 
-    def written(self) -> None:
-        """What was taken is written."""
-        self._writing_since_s = None
+def counts(tokens: TokenCounts) -> bytes:
+    """Totals of a namespace."""
+    return _COUNTS.pack(
+        tokens.num_query_tokens, tokens.num_hit_tokens, tokens.num_preempted_query_tokens,
+        tokens.num_preempted_hit_tokens,
+    )  # fmt: skip
+
+
+def recorded_counts(value: bytes) -> TokenCounts:
+    """What `counts` said of a namespace."""
+    return TokenCounts(*_COUNTS.unpack(value))
+
+
+def recorded_pool(meta: Mapping[bytes, bytes]) -> PoolRecord | None:
+    """The record of a pool without its blocks, pins and tenants; None if there is none, or one of another schema."""
+    if meta.get(b"schema") != str(SCHEMA).encode():
+        return None
+    return PoolRecord(
+        pool_id=meta[b"pool_id"].decode(),
+        incarnation=int(meta[b"incarnation"]),
+        scheduler_incarnation=int(meta[b"scheduler_incarnation"]),
+        position=Position(int(meta[b"opening"]), int(meta[b"step"])),
+        num_blocks=int(meta[b"num_blocks"]),
+        fingerprint=Fingerprint(
+            hash_scheme=int(meta[b"hash_scheme"]),
+            model_digest=meta.get(b"model_digest", b""),
+            tokenizer_digest=meta.get(b"tokenizer_digest", b""),
+            block_size=int(meta[b"block_size"]),
+            kv_dtype=meta.get(b"kv_dtype", b"").decode(),
+            kv_layout=meta.get(b"kv_layout", b"").decode(),
+        ),
+        totals={
+            name.decode().removeprefix(TOTAL): int(value)
+            for name, value in meta.items()
+            if name.startswith(TOTAL.encode())
+        },
+    )
+
+
+def array_bytes(values: Iterable[int]) -> bytes:
+    """Numbers as uint32."""
+    column = list(values)
+    return struct.pack(f"<{len(column)}I", *column)
+
+
+def numbers(packed: bytes) -> "array[int]":
+    """What `array_bytes` packed."""
+    return array("I", struct.unpack(f"<{len(packed) // 4}I", packed))
+
+
+def _text(value: str | int | bytes) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()

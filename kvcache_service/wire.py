@@ -1,11 +1,13 @@
 """Messages to core values and back: identities, plans, grants. Decides nothing."""
 
 import hashlib
+from array import array
 
 from google.protobuf.message import Message
 
-from kvcache_service.core.block_hash import Fingerprint, namespace_of
-from kvcache_service.core.hash_extras import NO_EXTRAS, Extras
+from kvcache_service.core.block_hash import Fingerprint
+from kvcache_service.core.hash_extras import Adapter
+from kvcache_service.core.identities import Identities
 from kvcache_service.core.plan import (
     Admission,
     AdmissionStatus,
@@ -21,6 +23,7 @@ from kvcache_service.core.plan import (
 )
 from kvcache_service.core.pools import Pool, PoolKey
 from kvcache_service.core.request import Identity
+from kvcache_service.core.restore import GrantedBlocks, Opening, Position, RestoreOutcome
 from octavo.columns import Malformed, pack, unpack
 from octavo.common.v1 import common_pb2
 from octavo.kvcache.v1 import kvcache_pb2 as pb
@@ -32,6 +35,13 @@ _STATUSES = {
     AdmissionStatus.ADMITTED: pb.ADMISSION_STATUS_ADMITTED,
     AdmissionStatus.REFUSED: pb.ADMISSION_STATUS_REFUSED,
     AdmissionStatus.NOT_TRIED: pb.ADMISSION_STATUS_NOT_TRIED,
+}
+_RESTORE_OUTCOMES = {
+    RestoreOutcome.NOT_NEEDED: pb.RESTORE_OUTCOME_NOT_NEEDED,
+    RestoreOutcome.RESTORED: pb.RESTORE_OUTCOME_RESTORED,
+    RestoreOutcome.NOTHING_RECORDED: pb.RESTORE_OUTCOME_NOTHING_RECORDED,
+    RestoreOutcome.NO_ANSWER: pb.RESTORE_OUTCOME_NO_ANSWER,
+    RestoreOutcome.TOO_OLD: pb.RESTORE_OUTCOME_TOO_OLD,
 }
 
 
@@ -57,34 +67,65 @@ def fingerprint(message: common_pb2.Fingerprint) -> Fingerprint:
     )
 
 
-def identity(message: pb.RequestIdentity, namespace_key: bytes) -> Identity:
-    """Who a request belongs to; its tenant becomes a namespace here and goes no further."""
+def opening(message: pb.OpenPoolRequest) -> Opening:
+    """What the scheduler that opens a pool remembers of its grants."""
+    return Opening(
+        scheduler_incarnation=message.scheduler_incarnation,
+        number=message.opening,
+        granted_after=Position(message.granted_after_opening, message.granted_after_step),
+        granted=[
+            GrantedBlocks(Position(granted.opening, granted.step), unpack("granted.block_ids", granted.block_ids))
+            for granted in message.granted
+        ],
+    )
+
+
+def pool_opened(pool: Pool, kvcache_incarnation: int) -> pb.OpenPoolResponse:
+    """The answer to an opening; the fingerprint is what this service hashes under, for the peer to check."""
+    return pb.OpenPoolResponse(
+        kvcache_incarnation=kvcache_incarnation,
+        figures=figures(pool.manager.figures),
+        fingerprint=_fingerprint(pool.fingerprint),
+        restore_outcome=_RESTORE_OUTCOMES[pool.restored.outcome],
+        num_restored_blocks=pool.restored.num_blocks,
+    )
+
+
+def identity(
+    message: pb.RequestIdentity, identities: Identities, *, token_ids: "array[int]", block_size: int
+) -> Identity:
+    """Who the request with this prompt belongs to; its tenant becomes a namespace here and goes no further."""
     if len(message.trace_context) not in TRACE_CONTEXT_BYTES:
         raise Malformed(f"trace_context has {len(message.trace_context)} bytes; it has 25, or none")
-    namespace = namespace_of(message.tenant, namespace_key)
-    is_plain = namespace is None and not message.cache_salt
     return Identity(
         request_id=message.request_id,
-        extras=NO_EXTRAS if is_plain else Extras(namespace=namespace, salt=message.cache_salt),
+        extras=identities.extras(
+            message.tenant,
+            token_ids,
+            salt=message.cache_salt,
+            adapter=_adapter(message.adapter) if message.HasField("adapter") else None,
+            block_size=block_size,
+        ),
         is_bypassing_cache=message.cache_bypass,
         trace_context=message.trace_context,
     )
 
 
-def declared_table(message: pb.DeclaredTable, namespace_key: bytes) -> DeclaredTable:
+def declared_table(message: pb.DeclaredTable, identities: Identities, *, block_size: int) -> DeclaredTable:
     """A table in use."""
+    token_ids = unpack("token_ids", message.token_ids)
     return DeclaredTable(
         handle=message.handle,
         epoch=message.epoch,
-        token_ids=unpack("token_ids", message.token_ids),
+        token_ids=token_ids,
         block_ids=unpack("block_ids", message.block_ids),
         num_acked_tokens=message.num_acked_tokens,
         num_computed_tokens=message.num_computed_tokens,
-        identity=identity(message.identity, namespace_key),
+        identity=identity(message.identity, identities, token_ids=token_ids, block_size=block_size),
     )
 
 
-def plan(message: pb.PlanStepRequest, namespace_key: bytes) -> Plan:
+def plan(message: pb.PlanStepRequest, identities: Identities, *, block_size: int) -> Plan:
     """A plan, column by column; raises Malformed if one is not packed numbers."""
     return Plan(
         step=message.step,
@@ -96,7 +137,7 @@ def plan(message: pb.PlanStepRequest, namespace_key: bytes) -> Plan:
         ),
         forgotten_handles=unpack("forgotten_handles", message.forgotten_handles),
         failed_step=message.failed_step,
-        declares=[_declaration(declared, namespace_key) for declared in message.declares],
+        declares=[_declaration(declared, identities, block_size) for declared in message.declares],
         token_budget=message.token_budget,
         max_admissions=message.max_admissions,
         long_prefill_token_threshold=message.long_prefill_token_threshold,
@@ -121,6 +162,7 @@ def plan_response(request: pb.PlanStepRequest, kvcache_incarnation: int) -> pb.P
         incarnation=request.incarnation,
         session=request.session,
         step=request.step,
+        opening=request.opening,
         kvcache_incarnation=kvcache_incarnation,
     )
 
@@ -150,17 +192,9 @@ def figures(used: Figures) -> pb.PoolFigures:
         num_preempted_query_tokens=used.num_preempted_query_tokens,
         num_preempted_hit_tokens=used.num_preempted_hit_tokens,
         num_evicted_blocks=used.num_evicted_blocks,
-    )
-
-
-def pool_stats(pool: Pool) -> pb.PoolStats:
-    """One pool, for GetStats."""
-    return pb.PoolStats(
-        pool_id=pool.key.pool_id,
-        incarnation=pool.key.incarnation,
-        figures=figures(pool.manager.figures),
-        num_tables=len(pool.manager.running),
-        step=pool.step,
+        num_fenced=used.num_fenced,
+        num_pinned=used.num_pinned,
+        num_held_by_pins_only=used.num_held_by_pins_only,
     )
 
 
@@ -173,13 +207,20 @@ def _commits(message: pb.Commits) -> Commits:
     )
 
 
-def _declaration(message: pb.Declare, namespace_key: bytes) -> Declaration:
+def _declaration(message: pb.Declare, identities: Identities, block_size: int) -> Declaration:
+    token_ids = unpack("declares.token_ids", message.token_ids)
     return Declaration(
         handle=message.handle,
         epoch=message.epoch,
-        token_ids=unpack("declares.token_ids", message.token_ids),
-        identity=identity(message.identity, namespace_key),
+        token_ids=token_ids,
+        identity=identity(message.identity, identities, token_ids=token_ids, block_size=block_size),
     )
+
+
+def _adapter(message: pb.Adapter) -> Adapter:
+    if not message.name or not message.content_digest:
+        raise Malformed(f"adapter {message.name!r} needs a name and the digest of its weights")
+    return Adapter(name=message.name, content_digest=message.content_digest)
 
 
 def _admission(admission: Admission) -> pb.Admission:
@@ -188,4 +229,15 @@ def _admission(admission: Admission) -> pb.Admission:
         num_cached_tokens=admission.num_cached_tokens,
         num_granted_tokens=admission.num_granted_tokens,
         block_ids=pack(admission.block_ids),
+    )
+
+
+def _fingerprint(held: Fingerprint) -> common_pb2.Fingerprint:
+    return common_pb2.Fingerprint(
+        hash_scheme=held.hash_scheme,
+        model_digest=held.model_digest,
+        tokenizer_digest=held.tokenizer_digest,
+        block_size=held.block_size,
+        kv_dtype=held.kv_dtype,
+        kv_layout=held.kv_layout,
     )

@@ -1,92 +1,18 @@
 """The service over real gRPC: one stream of plans, refusals as answers, mistakes as rich errors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import grpc
 import pytest
-from prometheus_client import CollectorRegistry
 
-from kvcache_service.core.pools import Pools
-from kvcache_service.metadata_store import MetadataStore
-from kvcache_service.metrics import PoolCollector
-from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
-from octavo import client, errors, server, telemetry
+from octavo import telemetry
 from octavo.columns import pack, unpack
 from octavo.common.v1.common_pb2 import Fingerprint
 from octavo.kvcache.v1 import kvcache_pb2 as pb
-from octavo.kvcache.v1 import kvcache_pb2_grpc as pb_grpc
-from octavo.metrics import render
 from tests.fakes.otlp_receiver import OtlpReceiver
 from tests.kvcache_service.rig import family
-
-INCARNATION = 4242
-NO_REDIS = "redis://127.0.0.1:1/0"  # nothing listens there: the service must not mind
-FINGERPRINT = Fingerprint(hash_scheme=1, model_digest=b"m", block_size=16, kv_dtype="float32", kv_layout="nb2hsd")
-
-
-@dataclass(slots=True)
-class Service:
-    """A running service and the scheduler's end of it."""
-
-    stub: Any
-    stream: Any
-    pools: Pools
-    store: MetadataStore
-
-    async def open(self, pool_id: str = "w1", session: int = 1, **fields: Any) -> pb.OpenPoolResponse:
-        defaults: dict[str, Any] = {"incarnation": 5, "num_blocks": 21, "fingerprint": FINGERPRINT}
-        request = pb.OpenPoolRequest(pool_id=pool_id, session=session, **(defaults | fields))
-        response: pb.OpenPoolResponse = await self.stub.OpenPool(request, timeout=5)
-        return response
-
-    async def plan(self, step: int, **fields: Any) -> pb.PlanStepResponse:
-        defaults: dict[str, Any] = {"pool_id": "w1", "incarnation": 5, "session": 1, "token_budget": 1000}
-        return await self.send(pb.PlanStepRequest(step=step, max_admissions=9, **(defaults | fields)))
-
-    async def send(self, request: pb.PlanStepRequest) -> pb.PlanStepResponse:
-        await self.stream.write(request)
-        async with asyncio.timeout(5):
-            response: pb.PlanStepResponse = await self.stream.read()
-        return response
-
-
-@asynccontextmanager
-async def serving(caching: bool = True) -> AsyncIterator[Service]:
-    pools = Pools(caching=caching)
-    async with MetadataStore.connect(NO_REDIS, pools, kvcache_incarnation=INCARNATION) as store:
-        servicer = KVCacheServicer(pools, store, incarnation=INCARNATION, namespace_key=b"key")
-        register = partial(pb_grpc.add_KVCacheServiceServicer_to_server, servicer)
-        async with (
-            server.started("127.0.0.1:0", register, STATUSES, service_names=[SERVICE_NAME]) as running,
-            client.channel(running.address) as channel,
-        ):
-            stub = pb_grpc.KVCacheServiceStub(channel)
-            yield Service(stub, stub.PlanStep(), pools, store)
-
-
-@pytest.fixture
-async def service() -> AsyncIterator[Service]:
-    async with serving() as running:
-        yield running
-
-
-def declare(handle: int, prompt: Sequence[int], **identity: Any) -> pb.Declare:
-    return pb.Declare(handle=handle, token_ids=pack(prompt), identity=pb.RequestIdentity(**identity))
-
-
-def admits(*rows: tuple[int, int]) -> pb.Admits:
-    handles, known = zip(*rows, strict=True)
-    zeros = pack([0] * len(rows))
-    return pb.Admits(handles=pack(handles), num_known_tokens=pack(known), num_watermark_blocks=zeros)
-
-
-def admit(handle: int, prompt: Sequence[int], **identity: Any) -> dict[str, Any]:
-    return {"declares": [declare(handle, prompt, **identity)], "admits": admits((handle, len(prompt)))}
+from tests.kvcache_service.service import FINGERPRINT, INCARNATION, Service, admit, admits, declare, failure_of, serving
 
 
 async def test_plans_are_answered_in_order_with_what_was_asked(service: Service):
@@ -149,6 +75,7 @@ async def test_the_same_bytes_get_the_same_answer_over_another_stream_too(servic
         ({"commits": pb.Commits(handles=pack([7]))}, "BAD_PLAN"),
         ({"declares": [pb.Declare(token_ids=b"\x01")]}, "BAD_PLAN"),
         ({"declares": [declare(0, [1], trace_context=b"short")]}, "BAD_PLAN"),
+        ({"declares": [declare(0, [1], adapter=pb.Adapter(name="without a digest"))]}, "BAD_PLAN"),
         ({"admits": pb.Admits(handles=pack([1, 2]))}, "BAD_PLAN"),
         ({"token_budget": -1}, "BAD_PLAN"),
     ],
@@ -165,12 +92,6 @@ async def test_a_plan_that_cannot_be_applied_is_refused_and_the_stream_goes_on(
     assert (await service.plan(1)).HasField("grants")
 
 
-async def failure_of(call: Any) -> errors.Failure:
-    with pytest.raises(grpc.aio.AioRpcError) as failed:
-        await call
-    return errors.from_rpc_error(failed.value)
-
-
 async def test_a_worker_with_another_fingerprint_is_refused_naming_the_field(service: Service):
     await service.open()
     other = Fingerprint()
@@ -180,6 +101,21 @@ async def test_a_worker_with_another_fingerprint_is_refused_naming_the_field(ser
     assert (failure.code, failure.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "FINGERPRINT_MISMATCH")
     assert failure.metadata == {"field": "kv_dtype"}
     assert "kv_dtype is 'bfloat16'; pool w1 has 'float32'" in failure.message
+
+
+async def test_an_opening_tells_what_the_service_hashes_under_and_that_nothing_was_lost(service: Service):
+    first = await service.open()
+    assert first.fingerprint == FINGERPRINT
+    assert first.restore_outcome == pb.RESTORE_OUTCOME_NO_ANSWER  # there is no Redis to ask
+    again = await service.open(session=2)
+    assert (again.restore_outcome, again.num_restored_blocks) == (pb.RESTORE_OUTCOME_NOT_NEEDED, 0)
+
+
+async def test_a_scheduler_of_another_hash_scheme_is_refused_naming_it(service: Service):
+    other = Fingerprint(hash_scheme=2, model_digest=b"m", block_size=16, kv_dtype="float32", kv_layout="nb2hsd")
+    failure = await failure_of(service.open(fingerprint=other))
+    assert (failure.reason, failure.metadata) == ("FINGERPRINT_MISMATCH", {"field": "hash_scheme"})
+    assert "this service hashes by scheme 1" in failure.message
 
 
 async def test_openings_that_cannot_be_are_refused_with_a_reason(service: Service):
@@ -197,6 +133,15 @@ async def test_openings_that_cannot_be_are_refused_with_a_reason(service: Servic
     assert reasons == ["STALE_SESSION", "BAD_TABLE", "BAD_POOL", "MALFORMED"]
 
 
+async def test_a_block_size_that_cannot_be_is_refused_whatever_else_the_opening_says(service: Service):
+    prefix = pb.PublicPrefix(name="system", token_ids=pack([1] * 32))
+    await service.call("PutPublicPrefix", prefix=prefix)
+    table = pb.DeclaredTable(token_ids=pack([1] * 32), identity=pb.RequestIdentity(tenant="acme"))
+    for block_size in (0, -16):
+        bad = Fingerprint(hash_scheme=1, block_size=block_size)
+        assert (await failure_of(service.open(fingerprint=bad, tables=[table]))).reason == "BAD_POOL"
+
+
 async def test_a_pool_is_opened_with_the_tables_in_use(service: Service):
     table = pb.DeclaredTable(
         handle=3, token_ids=pack(family("A", 40)), block_ids=pack([7, 8, 9]), num_acked_tokens=39,
@@ -208,20 +153,6 @@ async def test_a_pool_is_opened_with_the_tables_in_use(service: Service):
     assert list(unpack("", grants.grow_num_new_blocks)) == [1]
     hit = (await service.plan(2, **admit(4, family("A", 40)))).grants.admissions[0]
     assert (hit.num_cached_tokens, list(unpack("", hit.block_ids))[:2]) == (32, [7, 8])
-
-
-async def test_match_tells_what_each_pool_holds_for_each_prompt(service: Service):
-    await service.open()
-    await service.open("w2")
-    await service.plan(1, **admit(0, family("A", 40), tenant="acme"))
-    await service.plan(2, acked_step=1)
-    identities = [pb.RequestIdentity(tenant=tenant) for tenant in ("acme", "other")]
-    queries = [pb.MatchQuery(token_ids=pack(family("A", 40)), identity=identity) for identity in identities]
-    response = await service.stub.Match(pb.MatchRequest(queries=queries), timeout=5)
-    found = [{match.pool_id: match.num_cached_tokens for match in result.pools} for result in response.results]
-    assert found == [{"w1": 32, "w2": 0}, {"w1": 0, "w2": 0}]
-    bad = pb.MatchRequest(queries=[pb.MatchQuery(token_ids=b"\x01")])
-    assert (await failure_of(service.stub.Match(bad, timeout=5))).reason == "MALFORMED"
 
 
 async def test_tenants_and_salts_do_not_share(service: Service):
@@ -246,42 +177,6 @@ async def test_a_closed_pool_is_over(service: Service):
     assert (await service.stub.ClosePool(request, timeout=5)).closed
     assert not (await service.stub.ClosePool(request, timeout=5)).closed
     assert (await service.plan(1)).refusal.reason == "STALE_SESSION"
-
-
-async def test_a_reset_forgets_prefixes_only_when_nobody_uses_the_pool(service: Service):
-    await service.open()
-    await service.plan(1, **admit(0, family("A", 40)))
-    reset = partial(service.stub.ResetPrefixCache, timeout=5)
-    assert not (await reset(pb.ResetPrefixCacheRequest())).reset
-    await service.plan(2, acked_step=1, frees=pb.Frees(handles=pack([0]), epochs=pack([0])))
-    assert (await reset(pb.ResetPrefixCacheRequest(pool_id="w1"))).reset
-    assert (await service.plan(3, admits=admits((0, 40)))).grants.admissions[0].num_cached_tokens == 0
-    assert (await failure_of(reset(pb.ResetPrefixCacheRequest(pool_id="w9")))).reason == "UNKNOWN_POOL"
-
-
-async def test_figures_of_pools_and_writer(service: Service):
-    await service.open()
-    await service.plan(1, **admit(0, family("A", 40)))
-    stats = await service.stub.GetStats(pb.GetStatsRequest(), timeout=5)
-    (pool,) = stats.pools
-    assert (pool.pool_id, pool.incarnation, pool.num_tables, pool.step) == ("w1", 5, 1, 1)
-    assert (pool.figures.num_held, pool.figures.num_query_tokens) == (3, 40)
-    assert (stats.kvcache_incarnation, stats.metadata.connected) == (INCARNATION, False)
-
-
-async def test_metrics_tell_the_states_of_blocks_and_the_lag(service: Service):
-    registry = CollectorRegistry(auto_describe=True)
-    registry.register(PoolCollector(service.pools, service.store))
-    await service.open()
-    await service.plan(1, **admit(0, family("A", 40)))
-    await service.plan(2, acked_step=1, frees=pb.Frees(handles=pack([0]), epochs=pack([0])))
-    await service.plan(3, acked_step=2, **admit(1, family("B", 16)))
-    text = render("", registry)[0].decode()
-    shown = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    states = {state: float(shown[f'octavo_kv_blocks{{state="{state}"}}']) for state in ("blank", "cached", "held")}
-    assert states == {"blank": 17, "cached": 2, "held": 1}
-    assert float(shown["octavo_kv_metadata_lag_seconds"]) > 0
-    assert "octavo_kv_metadata_errors_total" in shown
 
 
 async def test_with_caching_off_nothing_is_cached():
