@@ -30,6 +30,8 @@ _SCHEDULER_CODES: dict[str, grpc.StatusCode] = {
     "TOKENIZER_MISMATCH": grpc.StatusCode.FAILED_PRECONDITION,
     "SCHEDULER_UNREACHABLE": grpc.StatusCode.UNAVAILABLE,
     "DEADLINE_EXCEEDED": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "DEADLINE_UNREACHABLE": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "NO_PROGRESS": grpc.StatusCode.UNAVAILABLE,
     "POISONED": grpc.StatusCode.INTERNAL,
 }
 
@@ -47,6 +49,7 @@ def from_scheduler(failure: SchedulerFailure) -> Failed:
             retry_after_s=RETRY_AFTER_S
             if failure.retry_after_s is None and passes_by_itself
             else failure.retry_after_s,
+            quota_subject=failure.quota_subject,
         )
     )
 
@@ -70,6 +73,7 @@ def too_many(limit: int) -> Failed:
             message=f"{limit} requests are open here, which is the most this gateway takes",
             metadata={"max_concurrent_requests": str(limit)},
             retry_after_s=RETRY_AFTER_S,
+            quota_subject="requests",
         )
     )
 

@@ -133,6 +133,7 @@ def _failure(failure: scheduler_pb2.Failure) -> SchedulerFailure:
         message=failure.message,
         metadata=dict(failure.metadata),
         retry_after_s=_seconds(failure.retry_after) if failure.HasField("retry_after") else None,
+        quota_subject=failure.quota_subject or None,
     )
 
 

@@ -6,7 +6,8 @@ Where to look:
 - The way of a step: `scheduler_link` (event loop, gRPC) -> `compute_thread` (inbox) -> `executor` (order, faults) ->
   `model_runner` -> back through the event loop, where `step_report` makes metrics and spans.
 - `core/` is pure: `batch_state` mirrors the running requests, `input_batch` turns a step into flat arrays,
-  `step_sequence` decides whether a step may run, `random_numbers` defines the draws.
+  `step_sequence` decides which steps are taken and which may run, `slot_digest` compares with the scheduler what is
+  believed of them, `random_numbers` defines the draws.
 - The model: `models/llama` (forward pass), `linear`, `attention/` (paged K/V), `kv_cache` (memory), `weights` and
   `weight_source` (files), `sampler` (logits to tokens).
 

@@ -13,22 +13,22 @@ from typing import Self
 from gpu_worker.core.step import Step, StepResult
 from gpu_worker.executor import StepExecutor
 
-Command = Callable[[], list[StepResult]]
+Command = Callable[[], StepResult | None]
 
 
 class ComputeThread:
     """Runs an executor in a thread of its own while the `async with` block lasts.
 
-    `on_results` is called in the event loop, in order. A bug in the thread shows in `failed`.
+    `on_result` is called in the event loop, in order. A bug in the thread shows in `failed`.
     """
 
-    def __init__(self, executor: StepExecutor, on_results: Callable[[list[StepResult]], None]) -> None:
+    def __init__(self, executor: StepExecutor, on_result: Callable[[StepResult], None]) -> None:
         self._executor = executor
-        self._on_results = on_results
+        self._on_result = on_result
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        self._finished: list[StepResult] | None = None  # of the last command, not handed over yet; the thread's own
+        self._finished: tuple[StepResult | None] | None = None  # the last command's, not handed over; the thread's own
         self._num_pending = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -68,9 +68,9 @@ class ComputeThread:
     def _work(self) -> None:
         try:
             while (command := self._next()) is not None:
-                results = command()
+                result = command()
                 self._hand_over()
-                self._finished = results
+                self._finished = (result,)
         except BaseException as bug:  # noqa: BLE001 - a thread must not die unseen: the process ends with it
             self._loop.call_soon_threadsafe(self._fail, bug)
 
@@ -80,17 +80,18 @@ class ComputeThread:
         return self._inbox.get()
 
     def _hand_over(self) -> None:
-        """Wake the event loop for the results of the last command, if that has not been done.
+        """Wake the event loop for the result of the last command, if that has not been done.
 
         Waking it gives the interpreter lock away; with a step waiting that is put off until the next forward pass is
         under way, where the lock is free most of the time.
         """
         if self._finished is not None:
-            self._loop.call_soon_threadsafe(self._done, self._finished)
+            self._loop.call_soon_threadsafe(self._done, *self._finished)
             self._finished = None
 
-    def _done(self, results: list[StepResult]) -> None:
-        self._on_results(results)
+    def _done(self, result: StepResult | None) -> None:
+        if result is not None:
+            self._on_result(result)
         self._num_pending -= 1
         if not self._num_pending:
             self._idle.set()

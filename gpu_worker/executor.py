@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpu_worker.core.step import BadStep, Step, StepFacts, StepResult, StepStatus, StepTiming
-from gpu_worker.core.step_sequence import StepSequence, Verdict
+from gpu_worker.core.step import BadStep, SlotsDiffer, Step, StepFacts, StepResult, StepStatus, StepTiming
+from gpu_worker.core.step_sequence import StepSequence
 from octavo import logs
 
 if TYPE_CHECKING:  # the runner brings torch along, which neither link nor tests of the link need
@@ -26,38 +26,28 @@ class StepExecutor:
         self._sequence = StepSequence()
         self._ended_ns: int | None = None  # perf_counter_ns of the end of the last step that ran
 
-    def execute(self, step: Step, received_ns: int, *, launched: Callable[[], None] = _nothing) -> list[StepResult]:
-        """The answers that `step` brings about, in order of seq; none if it was answered before.
-
-        `launched` is called when the model starts to compute.
-        """
-        verdict = self._sequence.judge(step.seq, step.acked_seq)
-        if verdict is Verdict.REPEATED:
-            _log.info("step_repeated", seq=step.seq, last_seq=self._sequence.last_seq)
-            return []
-        if verdict is Verdict.RUN:
-            return [self._run(step, received_ns, launched)]
-        results = [_never_came(step, seq) for seq in self._sequence.missing(step.seq)]
-        if verdict is Verdict.FAULT:
-            return [*results, self._refuse(step, f"step {step.seq} came after {self._sequence.last_seq}")]
+    def execute(self, step: Step, received_ns: int, *, launched: Callable[[], None] = _nothing) -> StepResult:
+        """The answer to the next step. `launched` is called when the model starts to compute."""
+        if self._sequence.may_run(step.seq, step.acked_seq):
+            return self._run(step, received_ns, launched)
         self._runner.state.drop(step)
-        self._sequence.answered(step.seq, is_fault=False)
-        return [_answer(step, StepStatus.VOID, "planned before a fault was known")]
+        self._sequence.answered(step.seq, voids_later=False)
+        return _answer(step, StepStatus.VOID, "planned before a fault was known")
 
-    def reset(self) -> list[StepResult]:
-        """Forget every request; the blocks stay valid. Answers nothing."""
+    def reset(self) -> None:
+        """Forget every request; the blocks stay valid."""
         self._runner.state.reset()
-        return []
 
-    def renew(self) -> list[StepResult]:
-        """Start a new incarnation: no request, no block, no step. Answers nothing."""
+    def renew(self) -> None:
+        """Start a new incarnation: no request, no block, no step."""
         self._runner.state.reset()
         self._sequence = StepSequence()
-        return []
 
     def _run(self, step: Step, received_ns: int, launched: Callable[[], None]) -> StepResult:
         try:
             execution = self._runner.execute(step, launched)
+        except SlotsDiffer as differing:
+            return self._refuse(step, f"slots differ: {differing}", StepStatus.VOID)
         except BadStep as bad:
             return self._refuse(step, str(bad))
         except (RuntimeError, IndexError, MemoryError) as failure:  # what torch raises: of this step, not the process
@@ -65,7 +55,7 @@ class StepExecutor:
             return self._refuse(step, f"{type(failure).__name__}: {failure}")
         timing = self._timing(execution, received_ns)
         self._ended_ns = execution.sampled_ns
-        self._sequence.answered(step.seq, is_fault=False)
+        self._sequence.answered(step.seq, voids_later=False)
         return StepResult(
             session=step.session,
             step=step.step,
@@ -84,11 +74,11 @@ class StepExecutor:
             ),
         )
 
-    def _refuse(self, step: Step, message: str) -> StepResult:
+    def _refuse(self, step: Step, message: str, status: StepStatus = StepStatus.FAULT) -> StepResult:
         self._runner.state.drop(step)
-        self._sequence.answered(step.seq, is_fault=True)
-        _log.warning("step_refused", seq=step.seq, step=step.step, reason=message)
-        return _answer(step, StepStatus.FAULT, message)
+        self._sequence.answered(step.seq, voids_later=True)
+        _log.warning("step_refused", seq=step.seq, step=step.step, status=status.name, reason=message)
+        return _answer(step, status, message)
 
     def _timing(self, execution: "Execution", received_ns: int) -> StepTiming:
         idle_ns = execution.started_ns - self._ended_ns if self._ended_ns is not None else 0
@@ -104,8 +94,3 @@ class StepExecutor:
 
 def _answer(step: Step, status: StepStatus, message: str) -> StepResult:
     return StepResult(session=step.session, step=step.step, seq=step.seq, status=status, message=message)
-
-
-def _never_came(step: Step, seq: int) -> StepResult:
-    """For a step that is missing before `step`; which plan it came from is not known (0)."""
-    return StepResult(session=step.session, step=0, seq=seq, status=StepStatus.VOID, message=f"step {seq} never came")

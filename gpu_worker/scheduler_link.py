@@ -14,6 +14,7 @@ import grpc
 from gpu_worker import wire
 from gpu_worker.compute_thread import ComputeThread
 from gpu_worker.core.step import StepResult
+from gpu_worker.core.step_sequence import Received, Turn
 from gpu_worker.executor import StepExecutor
 from gpu_worker.identity import Identity, new_incarnation
 from octavo import client, logs
@@ -21,7 +22,7 @@ from octavo.health import Readiness
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 
 HEARTBEAT_S = 0.5
-WELCOME_TIMEOUT_S = 5.0  # from hello to the scheduler's welcome
+WELCOME_TIMEOUT_S = 2.0  # from hello to the scheduler's welcome, which gives a silent worker up after 3 s
 LEAVE_TIMEOUT_S = 2.0  # for the scheduler to see that the last result was sent
 LOG_EVERY_S = 10.0  # while nobody answers
 
@@ -51,9 +52,12 @@ class SchedulerLink:
         self._report = report
         self._compute = ComputeThread(executor, self._keep)
         self._session = 0
+        self._welcomed_session: int | None = None
         self._last_seq = 0  # of the last step answered
+        self._received = Received()  # of the stream that is open
         self._kept: deque[worker_pb2.StepResult] = deque()  # until the scheduler has acknowledged them
         self._outbox: Outbox | None = None  # of the stream that is open
+        self._is_draining = False
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
@@ -65,14 +69,29 @@ class SchedulerLink:
                 compute.failed.result()
 
     def leave(self) -> None:
-        """Finish the steps in hand, send their results, and end; `run` then returns."""
+        """Finish the steps in hand, send their results, and end; `run` then returns. Requests go to other workers."""
         self._leaving.set()
+
+    def drain(self) -> None:
+        """Take no new requests, finish those that are here, then leave; without a scheduler leave at once."""
+        self._is_draining = True
+        if self._outbox is not None and self._is_welcome:
+            self._outbox.put_nowait(self._heartbeat())
+        else:
+            self.leave()
+
+    @property
+    def _is_welcome(self) -> bool:
+        """Whether the scheduler answered the latest hello."""
+        return self._welcomed_session == self._session
 
     async def _dial_until_left(self) -> None:
         num_tries, logged_at = 0, -LOG_EVERY_S
         while not self._leaving.is_set():
             problem = await self._connect()
-            if self._readiness.is_ready:  # it was attached: the scheduler has only just gone
+            if self._is_draining and not self._is_welcome:
+                self.leave()
+            if self._is_welcome:  # it was attached: the scheduler has only just gone
                 num_tries, logged_at = 0, -LOG_EVERY_S
                 if problem is None and not self._leaving.is_set():
                     logged_at = time.monotonic()
@@ -101,6 +120,7 @@ class SchedulerLink:
     async def _talk(self, call: Call) -> str | None:
         """Write, beat and read until the reader sees the end. A bug in any of them ends the process."""
         self._session += 1
+        self._received.last_seq = self._last_seq
         outbox: Outbox = asyncio.Queue()
         outbox.put_nowait(self._hello())
         self._outbox = outbox
@@ -118,6 +138,10 @@ class SchedulerLink:
                 return f"{error.code().name}: {error.details()}"
             except TimeoutError:
                 return "it did not answer in time"
+            except asyncio.CancelledError:
+                if _is_task_cancelled():
+                    raise
+                return "CANCELLED: the stream was cancelled"  # which a read raises like this, whoever did it
             finally:
                 for other in others:
                     other.cancel()
@@ -125,11 +149,13 @@ class SchedulerLink:
     async def _read(self, call: Call) -> str | None:
         async with asyncio.timeout(WELCOME_TIMEOUT_S):
             message = await call.read()
+        if message is not EOF and message.WhichOneof("message") not in ("welcome", "close"):
+            return "its first message was no welcome"
         while message is not EOF:
             match message.WhichOneof("message"):
                 case "step":
-                    self._acknowledge(message.step.acked_seq)
-                    self._compute.submit(wire.step(message.step))
+                    if not self._take(message.step):
+                        return f"step {message.step.seq} came after {self._received.last_seq}"
                 case "welcome":
                     self._welcomed(message.welcome)
                 case "reset":
@@ -154,7 +180,22 @@ class SchedulerLink:
             kept=list(self._kept),
         )
 
+    def _take(self, step: worker_pb2.Step) -> bool:
+        """Hand on the next step, ignore one that came before; False if one was lost on the way."""
+        match self._received.turn(step.seq):
+            case Turn.NEXT:
+                self._acknowledge(step.acked_seq)
+                if not self._leaving.is_set():  # else it would never come to an end: one step runs, one waits behind it
+                    self._compute.submit(wire.step(step))
+            case Turn.REPEATED:
+                _log.info("step_repeated", seq=step.seq, last_seq=self._received.last_seq)
+            case Turn.EARLY:
+                _log.warning("step_lost", seq=step.seq, last_seq=self._received.last_seq, session=self._session)
+                return False
+        return True
+
     def _welcomed(self, welcome: worker_pb2.Welcome) -> None:
+        self._welcomed_session = self._session
         self._acknowledge(welcome.acked_seq)
         self._readiness.set(True)
         _log.info(
@@ -174,27 +215,35 @@ class SchedulerLink:
         _log.warning("incarnation_closed", incarnation=self.incarnation, reason=reason)
         self.incarnation = new_incarnation()
         self._session = self._last_seq = 0
+        self._welcomed_session = None
         self._kept.clear()
 
     def _acknowledge(self, acked_seq: int) -> None:
         while self._kept and self._kept[0].seq <= acked_seq:
             self._kept.popleft()
 
-    def _keep(self, results: list[StepResult]) -> None:
-        """Results, in the event loop and in order: keep, send, report."""
-        for result in results:
-            message = wire.result(result)
-            self._last_seq = result.seq
-            self._kept.append(message)
-            if self._outbox is not None:
-                self._outbox.put_nowait(worker_pb2.ConnectRequest(result=message))
-            self._report(result)
+    def _keep(self, result: StepResult) -> None:
+        """A result, in the event loop and in order: keep, send, report."""
+        message = wire.result(result)
+        self._last_seq = result.seq
+        self._kept.append(message)
+        if self._outbox is not None:
+            self._outbox.put_nowait(worker_pb2.ConnectRequest(result=message))
+        self._report(result)
 
     async def _beat(self, outbox: Outbox) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            heartbeat = worker_pb2.Heartbeat(last_executed_seq=self._last_seq)
-            outbox.put_nowait(worker_pb2.ConnectRequest(heartbeat=heartbeat))
+            outbox.put_nowait(self._heartbeat())
+
+    def _heartbeat(self) -> worker_pb2.ConnectRequest:
+        return worker_pb2.ConnectRequest(
+            heartbeat=worker_pb2.Heartbeat(
+                last_executed_seq=self._last_seq,
+                last_received_seq=self._received.last_seq,
+                draining=self._is_draining,
+            )
+        )
 
     async def _end_when_left(self, outbox: Outbox, limit: asyncio.Timeout) -> None:
         await self._leaving.wait()
@@ -212,6 +261,11 @@ async def _write(call: Call, outbox: Outbox) -> None:
         await call.done_writing()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
         return
+
+
+def _is_task_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:

@@ -48,6 +48,7 @@ def _step(message: worker_pb2.Step) -> Step:
         new_block_rows=_ids(message.new_block_rows),
         num_new_blocks=_ids(message.num_new_blocks),
         new_block_ids=_ids(message.new_block_ids),
+        slots_digest=message.slots_digest or None,
         trace_context=message.trace_context,
     )
 

@@ -1,6 +1,8 @@
 """One worker's life: find the model, load it, attach to the scheduler, work until told to stop."""
 
 import asyncio
+import contextlib
+import gc
 import os
 import time
 from typing import TYPE_CHECKING
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 # How long an idle thread of the model spins before it sleeps, some 20 us. The default of 300,000 rounds makes a step
 # twenty times slower beside a busy process, because it spins on the core that the thread it waits for would need.
 SPIN_COUNT = "10000"
+
+LEAVE_AFTER_DRAIN_S = 4.0  # of the time to drain, kept for the steps in hand and a word of leave
 
 _log = logs.get(__name__)
 
@@ -50,16 +54,23 @@ class Worker:
             self._servicer.description = Description(identity=ready.identity, link=link, startup_s=dict(phases.seconds))
             self._link = link
             _log.info("worker_loaded", total_s=round(time.perf_counter() - started, 3), **phases.seconds)
+            gc.freeze()  # what is loaded by now stays for ever: to look at it again holds a step up for tens of ms
             self._readiness.set(False, f"no scheduler at {settings.scheduler_addr} yet")
             await link.run()
         finally:
             self._ended.set()
 
     async def drain(self) -> None:
-        """Finish the steps in hand; while it still loads there are none."""
-        if self._link is not None:
-            self._link.leave()
-            await self._ended.wait()
+        """Finish the requests that are here; what is left of them shortly before the end goes to other workers."""
+        if self._link is None:  # it still loads
+            return
+        self._link.drain()
+        limit_s = max(0.0, self._settings.process.drain_timeout_s - LEAVE_AFTER_DRAIN_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._ended.wait()
+        self._link.leave()
+        await self._ended.wait()
 
 
 def _load(settings: WorkerConfig, phases: Phases) -> "startup.Ready":

@@ -33,6 +33,7 @@ class Failure:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)  # every number in the message
     retry_after_s: float | None = None  # None: say nothing about retrying
     field: str | None = None  # the request field that is wrong
+    quota_subject: str | None = None  # what there is too much of: "requests", "tokens", "tenant:" and its name
 
 
 class Failed(Exception):
@@ -64,6 +65,13 @@ class HasField(Protocol):
     field: str | None
 
 
+@runtime_checkable
+class HasQuota(Protocol):
+    """A domain exception about too much of something."""
+
+    quota_subject: str | None
+
+
 def from_exception(exc: Exception, statuses: StatusTable) -> Failure | None:
     """The failure that `statuses` says `exc` is; None for an exception that nobody listed, which is a bug."""
     if isinstance(exc, Failed):
@@ -79,6 +87,7 @@ def from_exception(exc: Exception, statuses: StatusTable) -> Failure | None:
         metadata=dict(exc.metadata) if isinstance(exc, HasMetadata) else {},
         retry_after_s=exc.retry_after_s if isinstance(exc, HasRetry) else None,
         field=exc.field if isinstance(exc, HasField) else None,
+        quota_subject=exc.quota_subject if isinstance(exc, HasQuota) else None,
     )
 
 
@@ -93,7 +102,7 @@ def internal(request_id: str) -> Failure:
 
 
 def to_status(failure: Failure, domain: str) -> status_pb2.Status:
-    """The google.rpc.Status: exactly one ErrorInfo, then RetryInfo, BadRequest, RequestInfo where they apply."""
+    """The google.rpc.Status: one ErrorInfo, then RetryInfo, QuotaFailure, BadRequest, RequestInfo where they apply."""
     (number, _) = failure.code.value
     status = status_pb2.Status(code=number, message=failure.message)
     info = error_details_pb2.ErrorInfo(reason=failure.reason, domain=domain, metadata=failure.metadata)
@@ -102,6 +111,9 @@ def to_status(failure: Failure, domain: str) -> status_pb2.Status:
         delay = Duration()
         delay.FromNanoseconds(int(failure.retry_after_s * 1e9))
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    if failure.quota_subject is not None:
+        excess = error_details_pb2.QuotaFailure.Violation(subject=failure.quota_subject, description=failure.message)
+        status.details.add().Pack(error_details_pb2.QuotaFailure(violations=[excess]))
     if failure.field is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(field=failure.field, description=failure.message)
         status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
@@ -131,9 +143,11 @@ def from_rpc_error(error: grpc.RpcError) -> Failure:
 def from_status(status: status_pb2.Status) -> Failure:
     """The inverse of to_status."""
     info = error_details_pb2.ErrorInfo(reason=PEER_REASON)
-    retry, bad_request = error_details_pb2.RetryInfo(), error_details_pb2.BadRequest()
+    retry, quota, bad_request = (
+        error_details_pb2.RetryInfo(), error_details_pb2.QuotaFailure(), error_details_pb2.BadRequest()
+    )  # fmt: skip
     for detail in status.details:
-        for message in (info, retry, bad_request):
+        for message in (info, retry, quota, bad_request):
             detail.Unpack(message)
     violations = bad_request.field_violations
     return Failure(
@@ -143,6 +157,7 @@ def from_status(status: status_pb2.Status) -> Failure:
         metadata=dict(info.metadata),
         retry_after_s=retry.retry_delay.ToNanoseconds() / 1e9 if retry.HasField("retry_delay") else None,
         field=violations[0].field if violations else None,
+        quota_subject=quota.violations[0].subject if quota.violations else None,
     )
 
 
@@ -192,6 +207,8 @@ _HTTP_BY_REASON: dict[str, HttpForm] = {
     "MODEL_LOADING": HttpForm(503, _SERVER, "model_loading"),
     "SERVER_DRAINING": HttpForm(503, _SERVER, "server_draining"),
     "NO_WORKER": HttpForm(503, _SERVER, "no_worker"),
+    "NO_PROGRESS": HttpForm(503, _SERVER, "no_progress"),
+    "DEADLINE_UNREACHABLE": HttpForm(504, "timeout", "deadline_unreachable"),
     "TOKENIZER_MISMATCH": HttpForm(503, _SERVER, "tokenizer_mismatch"),
 }
 _HTTP_BY_CODE: dict[grpc.StatusCode, HttpForm] = {

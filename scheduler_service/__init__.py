@@ -13,6 +13,7 @@ tickets.py           what the shell keeps of a request: who asked, and when what
 reports.py           tells gateways, metrics and traces what the cores decided; spans.py, metrics.py,
                      worker_metrics.py
 serving.py           what gateways are told       worker_hello.py      how a worker introduces itself
+watchdog.py          notices when nothing moves   state_wire.py        what GetState tells of a worker
 kvcache_wire.py, session_wire.py, worker_wire.py
                      messages to core values and back, a file per stream; streams.py writes them
 config.py            the settings                 __main__.py          the process

@@ -28,7 +28,7 @@ async def main() -> None:
             engine.running(
                 kvcache,
                 Reporter(Metrics(exposition.REGISTRY)),
-                limits=settings.scheduling.limits,
+                limits=settings.limits,
                 policy=settings.scheduling.policy,
             ) as running,
         ):

@@ -10,10 +10,11 @@ from octavo import errors, logs
 from octavo.errors import Failure
 from scheduler_service import failures, spans
 from scheduler_service.core import rejection
+from scheduler_service.core.drain_rate import DrainRate
 from scheduler_service.core.plan import Identity, Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
-from scheduler_service.core.request import Request, Status, StopRules
+from scheduler_service.core.request import Entry, Request, Status, StopRules
 from scheduler_service.failures import NO_WORKER_AFTER_S
 from scheduler_service.gateway_session import GRACE_S, GatewaySession
 from scheduler_service.kvcache_client import KVCacheClient
@@ -59,7 +60,7 @@ class Engine:
         self._tickets = reporter.tickets
         self._limits = limits
         self._is_draining = False
-        owner = Owner(rejected=self._rejected, lost=self._lost, changed=self._workers_changed)
+        owner = Owner(rejected=self._rejected, lost=self._lost, moved=self._moved, changed=self._workers_changed)
         self.workers = Workers(
             kvcache,
             reporter,
@@ -89,6 +90,7 @@ class Engine:
         refusal = self._refusal(gateway)
         if refusal is not None:
             spans.record_refusal(submission.trace_context, refusal.reason, refusal.message)
+            self._reporter.metrics.rejected.labels(refusal.reason).inc()
             gateway.rejected(submission.request_num, refusal)
             return
         ticket = self._open(gateway, submission)
@@ -97,7 +99,9 @@ class Engine:
         if not self.workers.open_loops:
             self._wait_for_worker(ticket)
             try:
-                rejection.check_queue(len(self._placer), self._limits)
+                rejection.check_queue(
+                    ticket.request, self._placer.backlog, self._limits, drain=DrainRate(), now_s=ticket.request.arrival
+                )
             except Rejected as rejected:
                 self._rejected(ticket.request, rejected)
                 return
@@ -172,6 +176,7 @@ class Engine:
                 gateway.grace.cancel()
 
     def _open(self, gateway: GatewaySession, submission: Submission) -> Ticket:
+        now_s = time.monotonic()
         request = Request(
             identity=Identity(
                 request_id=gateway.request_id(submission.request_num),
@@ -190,7 +195,8 @@ class Engine:
                 stop_token_ids=submission.stop_token_ids,
             ),
             priority=submission.priority,
-            arrival=time.monotonic(),
+            arrival=now_s,
+            deadline_s=None if submission.remaining_s is None else now_s + submission.remaining_s,
             wants_logprobs=submission.wants_logprobs,
         )
         ticket = Ticket(
@@ -222,7 +228,9 @@ class Engine:
             )
         if self.workers.open_loops:
             return ""
-        return "waiting for the KV cache service" if self.workers.loops else "no worker is attached"
+        if any(not loop.is_draining for loop in self.workers.loops):
+            return "waiting for the KV cache service"
+        return "every worker is draining" if self.workers.loops else "no worker is attached"
 
     def _has_other_tokenizer(self, gateway: GatewaySession) -> bool:
         digests = {loop.link.hello.fingerprint.tokenizer_digest for loop in self.workers.loops}
@@ -252,9 +260,19 @@ class Engine:
             if request.status is Status.PREEMPTED:
                 ticket.preempted("worker_lost", request.num_known_tokens)
             self._wait_for_worker(ticket)
-        self._placer.put_back(requests)
+        self._placer.put_back(requests, Entry.BACK)
+
+    def _moved(self, requests: Sequence[Request]) -> None:
+        """A worker gave up requests that had not begun: they are placed again."""
+        for request in requests:
+            self._tickets[request.request_id].worker_id = None
+        self._placer.put_back(requests, Entry.MOVED)
 
     def _workers_changed(self) -> None:
+        if not self.workers.open_loops:
+            for ticket in self._tickets.values():
+                if ticket.worker_id is None:  # also those whose worker went while one was being chosen
+                    self._wait_for_worker(ticket)
         self._placer.look_again()
         self._tell_gateways()
 

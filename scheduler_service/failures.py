@@ -1,15 +1,20 @@
 """How the scheduler's errors look to gateways and workers: the one table, and those that need more than a row."""
 
+from collections.abc import Sequence
+
 import grpc
 
 from octavo.columns import Malformed
 from octavo.errors import Failed, Failure, StatusTable
 from scheduler_service.core.arrival import MAX_FAULTS
+from scheduler_service.core.progress import WAITS_FOR
 from scheduler_service.core.rejection import (
     ContextLengthExceeded,
+    DeadlineUnreachable,
     InvalidParameter,
     KVCapacityExceeded,
     QueueFull,
+    TenantQueueFull,
 )
 from scheduler_service.worker_hello import Hello
 
@@ -21,6 +26,8 @@ STATUSES: StatusTable = {
     KVCapacityExceeded: (grpc.StatusCode.INVALID_ARGUMENT, "KV_CAPACITY_EXCEEDED"),
     InvalidParameter: (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMETER"),
     QueueFull: (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL"),
+    TenantQueueFull: (grpc.StatusCode.RESOURCE_EXHAUSTED, "TENANT_QUOTA"),
+    DeadlineUnreachable: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_UNREACHABLE"),
     Malformed: (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED"),
 }
 
@@ -40,7 +47,9 @@ def tokenizer_mismatch(message: str) -> Failure:
     return Failure(code=grpc.StatusCode.FAILED_PRECONDITION, reason="TOKENIZER_MISMATCH", message=message)
 
 
-def ended(reason: str, *, waited_s: float, num_output_tokens: int, was_admitted: bool) -> Failure:
+def ended(
+    reason: str, *, waited_s: float, num_output_tokens: int, was_admitted: bool, waits_for: str = "turn"
+) -> Failure:
     """A request that was taken and cannot be finished; `reason` is what the core noted."""
     figures = {"elapsed_s": f"{waited_s:.1f}", "output_tokens": str(num_output_tokens)}
     match reason:
@@ -54,6 +63,14 @@ def ended(reason: str, *, waited_s: float, num_output_tokens: int, was_admitted:
                 reason=reason,
                 message=f"no worker has been attached for {NO_WORKER_AFTER_S:g} s; try again when one is back",
                 metadata=figures,
+                retry_after_s=RETRY_AFTER_S,
+            )
+        case "NO_PROGRESS":
+            return Failure(
+                code=grpc.StatusCode.UNAVAILABLE,
+                reason=reason,
+                message=f"it waited {waited_s:.1f} s for {WAITS_FOR[waits_for]}, and nothing moved; try again later",
+                metadata={**figures, "waits_for": waits_for},
                 retry_after_s=RETRY_AFTER_S,
             )
         case "POISONED":
@@ -75,6 +92,30 @@ def stale_session(hello: Hello, known_session: int) -> Failed:
             reason="STALE_SESSION",
             message=f"worker {hello.worker_id} is in session {known_session}, its hello says {hello.session}",
             metadata={"session": str(hello.session), "known_session": str(known_session)},
+        )
+    )
+
+
+def unknown_worker(worker_id: str, known: Sequence[str]) -> Failed:
+    """An operator means a worker that is not here."""
+    return Failed(
+        Failure(
+            code=grpc.StatusCode.NOT_FOUND,
+            reason="UNKNOWN_WORKER",
+            message=f"no worker {worker_id!r} is attached; attached are {', '.join(sorted(known)) or 'none'}",
+            metadata={"worker_id": worker_id},
+        )
+    )
+
+
+def message_lost(hello: Hello, what: str) -> Failed:
+    """Something on a worker's stream never came; on the next stream it is sent again."""
+    return Failed(
+        Failure(
+            code=grpc.StatusCode.ABORTED,
+            reason="MESSAGE_LOST",
+            message=f"{what} of worker {hello.worker_id}; the stream is not to be trusted any more, dial again",
+            metadata={"session": str(hello.session)},
         )
     )
 

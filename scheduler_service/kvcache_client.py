@@ -18,6 +18,7 @@ from octavo import client, errors, logs
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from octavo.kvcache.v1 import kvcache_pb2_grpc
 from scheduler_service import kvcache_wire
+from scheduler_service.core.grant_log import Opening
 from scheduler_service.core.plan import DeclaredTable, Grants, Identity, Plan, PoolFigures
 from scheduler_service.worker_hello import Hello
 
@@ -66,17 +67,20 @@ class KVCacheClient:
         self._stub = kvcache_pb2_grpc.KVCacheServiceStub(channel)
         self._asked: dict[_Key, _Asked] = {}
         self._incarnations: dict[_Key, int] = {}  # of the service, when it opened the pool
+        self._openings: dict[_Key, int] = {}  # number of the last one
         self._outbox: asyncio.Queue[pb.PlanStepRequest] = asyncio.Queue()
         self._is_wanted = asyncio.Event()  # somebody has asked since the stream was lost
         self._call: Any = None
         self.is_connected = False
 
-    async def open_pool(self, hello: Hello, tables: Iterable[DeclaredTable]) -> PoolFigures:
+    async def open_pool(
+        self, hello: Hello, tables: Iterable[DeclaredTable], *, opening: Opening, scheduler_incarnation: int
+    ) -> PoolFigures:
         """Open a worker's pool, or open it again, with the tables in use; how it is used then.
 
-        Raises PoolLost when the service is away, PoolRefused when it will not have it.
+        Raises PoolLost when the service is away, PoolRefused when it will not have it or would hash it as another.
         """
-        request = kvcache_wire.open_pool(hello, tables)
+        request = kvcache_wire.open_pool(hello, tables, opening=opening, scheduler_incarnation=scheduler_incarnation)
         try:
             response = await self._stub.OpenPool(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -86,12 +90,20 @@ class KVCacheClient:
                 raise PoolRefused(f"{failure.reason}: {failure.message}") from None
             raise PoolLost(failure.message) from None
         self.is_connected = True
+        _check_fingerprint(hello, response)
         self._incarnations[_key(hello)] = response.kvcache_incarnation
+        self._openings[_key(hello)] = opening.number
+        _log.info(
+            "pool_opened", pool_id=hello.worker_id, opening=opening.number,
+            restore_outcome=kvcache_wire.restore_outcome(response),
+            num_restored_blocks=response.num_restored_blocks,
+        )  # fmt: skip
         return kvcache_wire.figures(response.figures)
 
     async def close_pool(self, hello: Hello) -> bool:
         """That worker incarnation is over; false when the service could not be told."""
         self._incarnations.pop(_key(hello), None)
+        self._openings.pop(_key(hello), None)
         request = pb.ClosePoolRequest(pool_id=hello.worker_id, incarnation=hello.incarnation)
         try:
             await self._stub.ClosePool(request, timeout=CALL_TIMEOUT_S)
@@ -112,7 +124,7 @@ class KVCacheClient:
     async def plan(self, hello: Hello, plan: Plan) -> Grants:
         """What a plan got. Raises PoolLost when the pool must be opened again."""
         key = _key(hello)
-        request = kvcache_wire.plan(plan, hello)
+        request = kvcache_wire.plan(plan, hello, opening=self._openings.get(key, 0))
         asked = _Asked(request, asyncio.get_running_loop().create_future())
         self._asked[key] = asked
         try:
@@ -188,7 +200,7 @@ class KVCacheClient:
         asked = self._asked.get((response.pool_id, response.incarnation))
         if asked is None or asked.answer.done():
             return
-        if (response.session, response.step) == (asked.request.session, asked.request.step):
+        if _name(response) == _name(asked.request):
             asked.answer.set_result(response)
 
 
@@ -202,6 +214,24 @@ async def _write(call: Any, outbox: asyncio.Queue[pb.PlanStepRequest]) -> None:
 def _is_task_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _check_fingerprint(hello: Hello, response: pb.OpenPoolResponse) -> None:
+    """A service that hashes otherwise than this worker's blocks are named would answer hits that are none."""
+    theirs = kvcache_wire.fingerprint_of(response)
+    name = hello.fingerprint.difference(theirs)
+    if name is not None:
+        mine, its = (getattr(fingerprint, name) for fingerprint in (hello.fingerprint, theirs))
+        shown = [value.hex() if isinstance(value, bytes) else value for value in (its, mine)]
+        raise PoolRefused(
+            f"FINGERPRINT_MISMATCH: {name} of the KV cache service is {shown[0]!r}; worker {hello.worker_id} has "
+            f"{shown[1]!r}, and its blocks would be found under hashes of something else"
+        )
+
+
+def _name(message: pb.PlanStepRequest | pb.PlanStepResponse) -> tuple[int, int, int]:
+    """Which plan of a pool it is: numbers of plans begin again with every opening."""
+    return (message.session, message.opening, message.step)
 
 
 def _key(hello: Hello) -> _Key:

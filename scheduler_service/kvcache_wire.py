@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from octavo.columns import pack, unpack
 from octavo.common.v1 import common_pb2
 from octavo.kvcache.v1 import kvcache_pb2 as pb
+from scheduler_service.core.grant_log import Opening
 from scheduler_service.core.plan import Admission, AdmissionStatus, DeclaredTable, Grants, Identity, Plan, PoolFigures
-from scheduler_service.worker_hello import Hello
+from scheduler_service.worker_hello import Fingerprint, Hello
 
 _STATUSES = {
     pb.ADMISSION_STATUS_ADMITTED: AdmissionStatus.ADMITTED,
@@ -15,13 +16,14 @@ _STATUSES = {
 }
 
 
-def plan(plan_: Plan, hello: Hello) -> pb.PlanStepRequest:
+def plan(plan_: Plan, hello: Hello, *, opening: int) -> pb.PlanStepRequest:
     """The wishes for the pool of an attached worker."""
     request = pb.PlanStepRequest(
         pool_id=hello.worker_id,
         incarnation=hello.incarnation,
         session=hello.session,
         step=plan_.step,
+        opening=opening,
         acked_step=plan_.acked_step,
         forgotten_handles=pack(plan_.forgotten_handles),
         failed_step=plan_.failed_step,
@@ -92,11 +94,15 @@ def figures(message: pb.PoolFigures) -> PoolFigures:
         num_free=message.num_free,
         num_cached=message.num_cached,
         num_held=message.num_held,
+        num_held_by_pins_only=message.num_held_by_pins_only,
+        num_fenced=message.num_fenced,
     )
 
 
-def open_pool(hello: Hello, tables: Iterable[DeclaredTable]) -> pb.OpenPoolRequest:
-    """The pool of an attached worker, with the tables in use."""
+def open_pool(
+    hello: Hello, tables: Iterable[DeclaredTable], *, opening: Opening, scheduler_incarnation: int
+) -> pb.OpenPoolRequest:
+    """The pool of an attached worker, with the tables in use and what was given out lately."""
     return pb.OpenPoolRequest(
         pool_id=hello.worker_id,
         incarnation=hello.incarnation,
@@ -122,7 +128,35 @@ def open_pool(hello: Hello, tables: Iterable[DeclaredTable]) -> pb.OpenPoolReque
             )
             for table in tables
         ],
+        scheduler_incarnation=scheduler_incarnation,
+        opening=opening.number,
+        granted_after_opening=opening.granted_after.opening,
+        granted_after_step=opening.granted_after.step,
+        granted=[
+            pb.GrantedBlocks(
+                opening=granted.position.opening, step=granted.position.step, block_ids=pack(granted.block_ids)
+            )
+            for granted in opening.granted
+        ],
     )
+
+
+def fingerprint_of(response: pb.OpenPoolResponse) -> Fingerprint:
+    """What the service says that it hashes a pool under."""
+    theirs = response.fingerprint
+    return Fingerprint(
+        hash_scheme=theirs.hash_scheme,
+        model_digest=theirs.model_digest,
+        tokenizer_digest=theirs.tokenizer_digest,
+        block_size=theirs.block_size,
+        kv_dtype=theirs.kv_dtype,
+        kv_layout=theirs.kv_layout,
+    )
+
+
+def restore_outcome(response: pb.OpenPoolResponse) -> str:
+    """Whether cached prefixes came back, as logs say it: "restored", "too_old", ..."""
+    return pb.RestoreOutcome.Name(response.restore_outcome).removeprefix("RESTORE_OUTCOME_").lower()
 
 
 def match(prompts: Iterable[tuple[Iterable[int], Identity]]) -> pb.MatchRequest:

@@ -23,6 +23,7 @@ class Metrics:
             return Histogram(name, text, LABELS, buckets=tuple(buckets), registry=registry)
 
         self.prompt_tokens = Counter("vllm:prompt_tokens", "Prompt tokens of requests.", LABELS, registry=registry)
+        self.rejected = Counter("octavo_requests_rejected", "Requests not taken.", ("reason",), registry=registry)
         self.queue = histogram("vllm:request_queue_time_seconds", "Submitted to first scheduled.", LATENCY_BUCKETS)
         self.prefill = histogram("vllm:request_prefill_time_seconds", "Scheduled to first token.", LATENCY_BUCKETS)
         self.decode = histogram("vllm:request_decode_time_seconds", "First token to end.", LATENCY_BUCKETS)

@@ -37,7 +37,7 @@ class StepRecord:
 
     @property
     def num_batch_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.sent.rows)
+        return sum(self.sent.num_tokens)
 
     def facts(self, done_ns: int, budget: int) -> StepFacts:
         return StepFacts(
@@ -73,16 +73,15 @@ class Reporter:
 
     def sent(self, sent: SentStep) -> StepRecord:
         """A step is on its way; its span is made only if somebody's trace wants it."""
-        decodes = [row for row in sent.rows if row.num_tokens == 1]
         traced: list[Ticket] = []
         if self._num_traced:
-            tickets = (self.tickets.get(row.request.request_id) for row in sent.rows)
+            tickets = (self.tickets.get(request.request_id) for request in sent.requests)
             traced = [ticket for ticket in tickets if ticket is not None and ticket.trace is not None]
         return StepRecord(
             sent=sent,
             sent_ns=time.monotonic_ns(),
-            num_prefill_tokens=sum(row.num_tokens for row in sent.rows if row.num_tokens > 1),
-            num_decode_seqs=len(decodes),
+            num_prefill_tokens=sum(num_tokens for num_tokens in sent.num_tokens if num_tokens > 1),
+            num_decode_seqs=sent.num_tokens.count(1),
             traced=traced,
             span=spans.start_step(traced),
         )
@@ -150,6 +149,7 @@ class Reporter:
 
     def rejected(self, request: Request, failure: Failure) -> None:
         """A request that was not taken."""
+        self.metrics.rejected.labels(failure.reason).inc()
         ticket = self._close(request)
         spans.record_refusal(ticket.submission.trace_context, failure.reason, failure.message)
         ticket.gateway.rejected(ticket.request_num, failure)
@@ -200,4 +200,5 @@ def _failure(ticket: Ticket) -> Failure:
         waited_s=(time.monotonic_ns() - ticket.submitted_ns) / 1e9,
         num_output_tokens=request.num_output_tokens,
         was_admitted=ticket.admitted_ns is not None,
+        waits_for=request.waited_for or "turn",
     )

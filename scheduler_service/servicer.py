@@ -1,14 +1,14 @@
 """octavo.scheduler.v1.SchedulerService and octavo.worker.v1.WorkerLinkService: streams and calls to the engine."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 from octavo.columns import Malformed
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from octavo.scheduler.v1 import scheduler_pb2_grpc
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
-from scheduler_service import session_wire, worker_wire
+from scheduler_service import session_wire, state_wire, worker_wire
 from scheduler_service.engine import Engine
 from scheduler_service.gateway_session import GatewaySession
 from scheduler_service.streams import first_of
@@ -41,18 +41,23 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             scheduler_incarnation=engine.incarnation,
             uptime_s=time.monotonic() - engine.started_s,
             serving=session_wire.state(engine.serving()),
-            workers=[_worker_state(loop) for loop in engine.workers.loops],
+            workers=[state_wire.worker(loop) for loop in engine.workers.loops],
             gateways=[
                 pb.GatewayState(gateway_id=gateway.gateway_id, num_requests=len(gateway.tickets))
                 for gateway in engine.gateways.values()
             ],
             num_unplaced=engine.num_unplaced,
             kvcache_connected=engine.kvcache.is_connected,
+            scheduling_policy=engine.workers.policy.value,
         )
 
     async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:
         limit_s = request.limit.ToNanoseconds() / 1e9 if request.HasField("limit") else None
-        return pb.DrainResponse(num_open_requests=await self._engine.drain(limit_s))
+        if request.worker_id:
+            num_open = await self._engine.workers.drained(request.worker_id, limit_s)
+        else:
+            num_open = await self._engine.drain(limit_s)
+        return pb.DrainResponse(num_open_requests=num_open)
 
     async def _hear(self, gateway: GatewaySession, requests: AsyncIterator[pb.SessionRequest]) -> None:
         async for request in requests:
@@ -74,13 +79,14 @@ class WorkerLinkServicer(worker_pb2_grpc.WorkerLinkServiceServicer):
 
     async def Connect(self, requests: AsyncIterator[worker_pb2.ConnectRequest], context: Any) -> None:
         message = (await _first(requests)).hello
-        attached = self._engine.workers.attach(worker_wire.hello(message))
+        kept_seqs = [result.seq for result in message.kept_results]
+        attached = self._engine.workers.attach(worker_wire.hello(message), kept_seqs)
         loop = attached.loop
         if loop is None:
             await attached.stream.write_to(context.write)
             return
         for result in message.kept_results:
-            loop.result(worker_wire.result(result))
+            _take(loop, result)
         await first_of(self._hear(loop, requests), attached.stream.write_to(context.write))
 
     async def _hear(self, loop: WorkerLoop, requests: AsyncIterator[worker_pb2.ConnectRequest]) -> None:
@@ -88,9 +94,18 @@ class WorkerLinkServicer(worker_pb2_grpc.WorkerLinkServiceServicer):
             loop.link.heard()
             match request.WhichOneof("message"):
                 case "result":
-                    loop.result(worker_wire.result(request.result))
+                    _take(loop, request.result)
+                case "heartbeat":
+                    loop.link.beat(request.heartbeat, time.monotonic())
+                    if request.heartbeat.draining or loop.is_draining:
+                        self._engine.workers.drain(loop)
                 case "leave":  # it must say so: a stream that only ends looks like one that broke
                     self._engine.workers.lose(loop, "it left", has_left=True)
+
+
+def _take(loop: WorkerLoop, result: worker_pb2.StepResult) -> None:
+    if loop.link.is_next_result(result.seq):
+        loop.result(worker_wire.result(result))
 
 
 async def _first(requests: AsyncIterator[_M]) -> _M:
@@ -99,29 +114,3 @@ async def _first(requests: AsyncIterator[_M]) -> _M:
     if first is None or first.WhichOneof("message") != "hello":
         raise Malformed("a stream begins with hello")
     return first
-
-
-def _worker_state(loop: WorkerLoop) -> pb.WorkerState:
-    core, figures, hello = loop.core, loop.core.figures, loop.link.hello
-    return pb.WorkerState(
-        worker_id=hello.worker_id,
-        incarnation=hello.incarnation,
-        session=hello.session,
-        num_running=len(core.running),
-        num_waiting=core.num_waiting,
-        num_blocks=core.pool.num_blocks - 1,
-        num_free_blocks=figures.pool.num_free,
-        num_cached_blocks=figures.pool.num_cached,
-        num_query_tokens=figures.num_query_tokens,
-        num_hit_tokens=figures.num_hit_tokens,
-        num_steps=figures.num_steps,
-        num_preemptions=figures.num_preemptions,
-        num_prompt_tokens=figures.num_prompt_tokens,
-        num_output_tokens=figures.num_output_tokens,
-        mean_step_ms=_mean_ms(loop.recent_step_us),
-        mean_gap_ms=_mean_ms(loop.recent_gap_us),
-    )
-
-
-def _mean_ms(microseconds: Sequence[int]) -> float:
-    return sum(microseconds) / len(microseconds) / 1000 if microseconds else 0.0

@@ -124,6 +124,8 @@ def rejected(request_num: int, why: Failure) -> pb.Rejected:
 
 def failure(failure_: Failure) -> pb.Failure:
     message = pb.Failure(reason=failure_.reason, message=failure_.message, metadata=failure_.metadata)
+    if failure_.quota_subject is not None:
+        message.quota_subject = failure_.quota_subject
     if failure_.retry_after_s is not None:
         message.retry_after.CopyFrom(_duration(int(failure_.retry_after_s * 1e9)))
     return message

@@ -6,21 +6,26 @@ requests come here, and what becomes of them when the worker is gone, is the eng
 
 import asyncio
 import dataclasses
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from octavo import logs
 from octavo.client import RETRY_SCHEDULE_S, retry_pause_s
 from scheduler_service.core.outcome import Settlement
+from scheduler_service.core.placement import Share, num_to_move
 from scheduler_service.core.plan import Grants, Limits, Plan, Pool, StepStatus
 from scheduler_service.core.policy import Policy
+from scheduler_service.core.progress import HOPELESS_AFTER_S
 from scheduler_service.core.rejection import Rejected
-from scheduler_service.core.request import Request, Status
+from scheduler_service.core.request import Entry, Request, Status
 from scheduler_service.core.scheduler import Scheduler
 from scheduler_service.kvcache_client import KVCacheClient, PoolLost, PoolRefused
 from scheduler_service.reports import Reporter, StepRecord
+from scheduler_service.watchdog import Watchdog
 from scheduler_service.worker_hello import Hello
 from scheduler_service.worker_link import WorkerLink
 from scheduler_service.worker_wire import Result
@@ -28,6 +33,16 @@ from scheduler_service.worker_wire import Result
 NUM_RECENT_STEPS: Final = 100  # that GetState's means are taken over
 
 _log = logs.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Hears when the pool is open, when a request is refused, when some are given up, and when none is left."""
+
+    opened: Callable[[], None]
+    rejected: Callable[[Request, Rejected], None]
+    moved: Callable[[Sequence[Request]], None]
+    idle: Callable[["WorkerLoop"], None]
 
 
 class WorkerLoop:
@@ -41,8 +56,7 @@ class WorkerLoop:
         reporter: Reporter,
         limits: Limits,
         policy: Policy,
-        on_rejected: Callable[[Request, Rejected], None],
-        on_change: Callable[[], None],
+        listener: Listener,
     ) -> None:
         hello = link.hello
         limits = _limits(hello, limits)
@@ -58,12 +72,14 @@ class WorkerLoop:
             first_seq=hello.last_executed_seq + 1,
         )
         self.is_open = False  # its pool was opened: requests may be placed here
+        self.is_draining = False  # it gets no new requests, and leaves when it has none left
+        self.ended = asyncio.Event()  # its incarnation is over
         self.recent_step_us: deque[int] = deque(maxlen=NUM_RECENT_STEPS)
         self.recent_gap_us: deque[int] = deque(maxlen=NUM_RECENT_STEPS)
         self._kvcache = kvcache
         self._reporter = reporter
-        self._on_rejected = on_rejected
-        self._on_change = on_change
+        self._listener = listener
+        self._had_requests = False  # since it was last idle
         self._inbox: deque[Callable[[], None]] = deque()
         self._num_inbox_tokens = self._num_inbox_requests = 0  # submitted, not yet taken
         self._wake = asyncio.Event()
@@ -71,6 +87,13 @@ class WorkerLoop:
         self._num_open_tries = 0
         self._may_open = True
         self._records: dict[int, StepRecord] = {}  # by seq: sent and not answered
+        self._answered_ns = 0  # when the last step was
+        self.watchdog = Watchdog(
+            hello.worker_id,
+            waits_for=lambda: self.core.waits_for(is_kv_ready=self._is_pool_ready),
+            ask_again=lambda: self._post(self.core.ask_again),
+            give_up=self._give_up,
+        )
 
     @property
     def worker_id(self) -> str:
@@ -93,10 +116,15 @@ class WorkerLoop:
     def num_requests(self) -> int:
         return self.core.num_requests + self._num_inbox_requests
 
-    def submit(self, request: Request, *, at_front: bool) -> None:
+    def submit(self, request: Request, entry: Entry) -> None:
         self._num_inbox_tokens += request.num_known_tokens
         self._num_inbox_requests += 1
-        self._post(partial(self._submit, request, at_front=at_front))
+        self._had_requests = True
+        self._post(partial(self._submit, request, entry))
+
+    def yield_waiting(self, share: Share) -> None:
+        """Give up requests that wait and can move: the listener gets them."""
+        self._post(partial(self._yield_waiting, share))
 
     def end(self, request_id: str, status: Status, detail: str = "") -> None:
         """Cancel a request, or fail it."""
@@ -110,7 +138,11 @@ class WorkerLoop:
         self._post(self._reopen)
 
     def stop(self) -> tuple[list[Request], list[Request]]:
-        """The incarnation is over: take what had arrived, then give up (its requests, in order; the poisoned)."""
+        """The incarnation is over: take what had arrived, then give up (its requests, in order; the poisoned).
+
+        An answer that is on its way to `run` finds it over: the tasks of a group hear of their end a moment later.
+        """
+        self.ended.set()
         self.core.abandon()
         while self._inbox:
             self._inbox.popleft()()
@@ -121,9 +153,11 @@ class WorkerLoop:
         async with asyncio.TaskGroup() as tasks:
             planner = tasks.create_task(self._serve(), name=f"plan-{self.worker_id}")
             silence = tasks.create_task(self.link.silence(), name=f"silence-{self.worker_id}")
+            watchdog = tasks.create_task(self.watchdog.watch(), name=f"watchdog-{self.worker_id}")
             done, _ = await asyncio.wait([planner, silence], return_when=asyncio.FIRST_COMPLETED)
             planner.cancel()
             silence.cancel()
+            watchdog.cancel()
         return next(iter(done)).result()
 
     async def _serve(self) -> str:
@@ -142,18 +176,21 @@ class WorkerLoop:
 
     async def _advance(self) -> None:
         """Go on until neither the core nor the inbox has anything left to do."""
-        while True:
+        while not self.ended.is_set():
             while self._inbox:
                 self._inbox.popleft()()
             if not self._is_pool_ready and self._may_open:
                 await self._open()
                 continue
+            if late := self.core.expire(time.monotonic()):
+                self._reporter.finished(late, self.labels)
             plan = self.core.schedule(is_kv_ready=self._is_pool_ready)
             if plan is None:
+                self._rest()
                 return
             if not plan.needs_answer:
                 self._settle(None)
-            elif (grants := await self._ask(plan)) is not None:
+            elif (grants := await self._ask(plan)) is not None and not self.ended.is_set():
                 self._settle(grants)
 
     async def _ask(self, plan: Plan) -> Grants | None:
@@ -176,7 +213,12 @@ class WorkerLoop:
         hello = self.link.hello
         self._may_open = False
         try:
-            figures = await self._kvcache.open_pool(hello, self.core.declare_tables())
+            figures = await self._kvcache.open_pool(
+                hello,
+                self.core.declare_tables(),
+                opening=self.core.next_opening(),
+                scheduler_incarnation=self.link.scheduler_incarnation,
+            )
         except PoolLost as lost:
             if self._num_open_tries == 0:
                 _log.warning(
@@ -186,36 +228,58 @@ class WorkerLoop:
             asyncio.get_running_loop().call_later(retry_pause_s(self._num_open_tries), self._reopen)
             self._num_open_tries += 1
             return
+        if self.ended.is_set():
+            return
         self._num_open_tries = 0
+        self.watchdog.moved()
         self.core.pool_reopened(figures)
         self._is_pool_ready = hello is self.link.hello
         self._may_open = not self._is_pool_ready
         _log.info("pool_open", worker_id=self.worker_id, incarnation=hello.incarnation, session=hello.session)
         if not self.is_open:
             self.is_open = True
-            self._on_change()
+            self._listener.opened()
 
     def _settle(self, grants: Grants | None) -> None:
         settlement: Settlement = self.core.settle(grants)
+        self.core.drain.let_in(settlement.admitted, num_waiting=self.core.num_waiting, now_s=time.monotonic())
         self._reporter.admitted(settlement.admitted, self.labels)
         self._reporter.preempted(settlement.preempted, "kv_blocks")
         if settlement.step is not None and settlement.sent is not None:
+            self.watchdog.moved()
             record = self._reporter.sent(settlement.sent)
             self._records[settlement.step.seq] = record
             self._reporter.metrics.batch.labels(*self.labels).observe(record.num_batch_tokens)
             self.link.send(settlement.step, self._reporter.tickets, trace_context=record.trace_context)
         self._reporter.finished(settlement.finished, self.labels)
 
-    def _submit(self, request: Request, *, at_front: bool) -> None:
+    def _rest(self) -> None:
+        """Nothing can be planned now; say so when nothing is left at all."""
+        if self._had_requests and not self.num_requests:
+            self._had_requests = False
+            self._listener.idle(self)
+
+    def _yield_waiting(self, share: Share) -> None:
+        if self._inbox:  # a cancel may be in it: it must find its request here
+            self._post(partial(self._yield_waiting, share))
+            return
+        movable = self.core.movable()
+        num_tokens = [request.num_known_tokens for request in movable]
+        moved = movable[: num_to_move(num_tokens, self.core.num_queued_tokens, share=share)]
+        if moved:
+            self.core.withdraw(moved)
+            self._listener.moved(moved)
+
+    def _submit(self, request: Request, entry: Entry) -> None:
         self._num_inbox_tokens -= request.num_known_tokens
         self._num_inbox_requests -= 1
         ticket = self._reporter.tickets[request.request_id]
         if ticket.trace is not None:  # counting what is ahead costs a look at every request
             ticket.queued(depth=self.core.num_waiting, tokens_ahead=self.core.num_queued_tokens)
         try:
-            is_open = self.core.submit(request, at_front=at_front)
+            is_open = self.core.submit(request, entry, now_s=time.monotonic())
         except Rejected as rejected:
-            self._on_rejected(request, rejected)
+            self._listener.rejected(request, rejected)
             return
         if not is_open:
             self._reporter.finished([request], self.labels)
@@ -231,10 +295,11 @@ class WorkerLoop:
         if record is None:
             return  # sent twice, or of a scheduler before this one
         update = self.core.update(result.core)
+        self.watchdog.moved()
         self.link.taken(seq)
         self._reporter.answered(record, self.core)
         if result.core.status is StepStatus.OK:
-            self._count(result)
+            self._count(result, record)
         else:
             _log.warning("step_failed", worker_id=self.worker_id, seq=seq, status=result.core.status.value,
                          message=result.core.message)  # fmt: skip
@@ -242,7 +307,18 @@ class WorkerLoop:
         self._reporter.preempted(update.preempted, "fault")
         self._reporter.finished(update.finished, self.labels)
 
-    def _count(self, result: Result) -> None:
+    def _give_up(self, waits_for: str) -> None:
+        """Nothing will come of waiting: everybody who has waited for as long ends."""
+        for request in (*self.core.running, *self.core.waiting):
+            request.waited_for = waits_for
+            if time.monotonic() - request.arrival >= HOPELESS_AFTER_S:
+                self.end(request.request_id, Status.ERROR, "NO_PROGRESS")
+
+    def _count(self, result: Result, record: StepRecord) -> None:
+        now_ns, began_ns = time.monotonic_ns(), max(record.sent_ns, self._answered_ns)
+        self._answered_ns = now_ns
+        budget = self.core.limits.max_num_batched_tokens
+        self.core.drain.step(record.num_batch_tokens, seconds=(now_ns - began_ns) / 1e9, budget=budget)
         self.recent_step_us.append(result.busy_us)
         self.recent_gap_us.append(result.gap_us)
         self._reporter.metrics.step.labels(*self.labels).observe(result.busy_us / 1e6)

@@ -82,6 +82,7 @@ def step(step_: Step, *, session: int, tickets: Mapping[str, Ticket], trace_cont
         num_new_blocks=pack(step_.num_new_blocks),
         new_block_ids=pack(step_.new_block_ids),
         trace_context=trace_context,
+        slots_digest=step_.slots_digest,
     )
 
 

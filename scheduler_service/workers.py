@@ -4,6 +4,7 @@ An incarnation that is over stays so: its pool is closed, its worker is told to 
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from octavo import logs
 from octavo.client import retry_pause_s
 from octavo.errors import Failed
 from scheduler_service import failures
+from scheduler_service.core import placement
+from scheduler_service.core.placement import Load, Share
 from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
@@ -21,7 +24,7 @@ from scheduler_service.kvcache_client import KVCacheClient
 from scheduler_service.reports import Reporter
 from scheduler_service.worker_hello import Hello
 from scheduler_service.worker_link import Stream, WorkerLink, closed
-from scheduler_service.worker_loop import WorkerLoop
+from scheduler_service.worker_loop import Listener, WorkerLoop
 
 NUM_REMEMBERED: Final = 256  # incarnations that are over
 CLOSE_TRIES: Final = 10
@@ -31,10 +34,13 @@ _log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whoever owns the requests: hears when one is refused, when a worker lost some, and when workers come or go."""
+    """Whoever owns the requests: hears when one is refused, when a worker lost some or gave some up before they had
+    begun, and when workers come or go.
+    """
 
     rejected: Callable[[Request, Rejected], None]
     lost: Callable[[Sequence[Request]], None]
+    moved: Callable[[Sequence[Request]], None]
     changed: Callable[[], None]
 
 
@@ -64,12 +70,13 @@ class Workers:
         self._reporter = reporter
         self._owner = owner
         self._limits = limits
-        self._policy = policy
+        self.policy = policy
         self._scheduler_incarnation = scheduler_incarnation
         self._tasks = tasks
         self._loops: dict[str, WorkerLoop] = {}
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._listener = Listener(opened=self._opened, rejected=owner.rejected, moved=owner.moved, idle=self._idle)
         self._is_released = False
         self._over: deque[tuple[str, int]] = deque(maxlen=NUM_REMEMBERED)
 
@@ -81,27 +88,45 @@ class Workers:
     @property
     def open_loops(self) -> Sequence[WorkerLoop]:
         """Those that may be given requests."""
-        return [loop for loop in self._loops.values() if loop.is_open]
+        return [loop for loop in self._loops.values() if loop.is_open and not loop.is_draining]
 
     def get(self, worker_id: str) -> WorkerLoop:
         return self._loops[worker_id]
 
-    def attach(self, hello: Hello) -> Attached:
-        """Take a worker in, or take it back. Raises Failed when it may not be."""
+    def attach(self, hello: Hello, kept_seqs: Sequence[int]) -> Attached:
+        """Take a worker in, or take it back with the results in `kept_seqs`. Raises Failed when it may not be."""
         if self._is_released:
             raise Failed(failures.draining())
-        if (hello.worker_id, hello.incarnation) in self._over:
-            stream = Stream()
-            stream.put(closed("this incarnation was declared dead"))
-            stream.close()
-            return Attached(stream)
         loop = self._loops.get(hello.worker_id)
         if loop is not None and loop.link.hello.incarnation == hello.incarnation:
-            return self._resume(loop, hello)
+            return self._resume(loop, hello, kept_seqs)
+        if (hello.worker_id, hello.incarnation) in self._over:
+            return _refused("this incarnation was declared dead")
         self._check_fingerprint(hello)
         if loop is not None:
             self.lose(loop, "its worker came back with a new incarnation")
         return self._begin(hello)
+
+    def drain(self, loop: WorkerLoop) -> None:
+        """Give a worker no new requests; tell it to leave when it has none left. Said again when asked again."""
+        if not loop.is_draining:
+            loop.is_draining = True
+            _log.info("worker_draining", worker_id=loop.worker_id, num_requests=loop.num_requests)
+            self._owner.changed()
+            self._balance()
+        if not loop.num_requests:
+            loop.link.drain()
+
+    async def drained(self, worker_id: str, limit_s: float | None) -> int:
+        """Drain a worker; return how many requests it has when it has left or the limit has passed."""
+        loop = self._loops.get(worker_id)
+        if loop is None:
+            raise failures.unknown_worker(worker_id, list(self._loops))
+        self.drain(loop)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await loop.ended.wait()
+        return loop.num_requests
 
     def lose(self, loop: WorkerLoop, reason: str, *, has_left: bool = False) -> None:
         """An incarnation is over, by the worker's own wish or without. Harmless if it was before."""
@@ -146,9 +171,8 @@ class Workers:
             kvcache=self._kvcache,
             reporter=self._reporter,
             limits=self._limits,
-            policy=self._policy,
-            on_rejected=self._owner.rejected,
-            on_change=self._owner.changed,
+            policy=self.policy,
+            listener=self._listener,
         )
         self._loops[hello.worker_id] = loop
         self._runs[hello.worker_id] = self._tasks.create_task(self._run(loop), name=f"worker-{hello.worker_id}")
@@ -160,14 +184,41 @@ class Workers:
         self._owner.changed()
         return Attached(link.begin(is_new_here=hello.session > 1), loop)
 
-    def _resume(self, loop: WorkerLoop, hello: Hello) -> Attached:
+    def _resume(self, loop: WorkerLoop, hello: Hello, kept_seqs: Sequence[int]) -> Attached:
         known = loop.link.hello.session
         if hello.session <= known:
             raise failures.stale_session(hello, known)
+        missing = loop.link.missing_result(hello, kept_seqs)
+        if missing is not None:
+            reason = f"it came back without the result of step {missing}"
+            self.lose(loop, reason)
+            return _refused(reason)
         stream = loop.link.resume(hello, acked_seq=loop.core.acked_seq)
         loop.session_changed()
         _log.info("worker_resumed", worker_id=hello.worker_id, session=hello.session)
         return Attached(stream, loop)
+
+    def _opened(self) -> None:
+        self._owner.changed()
+        self._balance()
+
+    def _idle(self, loop: WorkerLoop) -> None:
+        if loop.is_draining:
+            loop.link.drain()
+        else:
+            self._balance()
+
+    def _balance(self) -> None:
+        """Requests that have not begun go from workers that drain, and from the longest queue to one that is idle."""
+        open_loops = self.open_loops
+        if not open_loops:
+            return
+        for loop in self._loops.values():
+            if loop.is_draining:
+                loop.yield_waiting(Share.ALL)
+        donor = placement.donor([_load(loop) for loop in open_loops])
+        if donor is not None:
+            self._loops[donor.worker_id].yield_waiting(Share.HALF)
 
     async def _run(self, loop: WorkerLoop) -> None:
         reason = await loop.run()
@@ -187,3 +238,20 @@ class Workers:
             if await self._kvcache.close_pool(hello):
                 return
             await asyncio.sleep(retry_pause_s(attempt))
+
+
+def _refused(reason: str) -> Attached:
+    """Only says that an incarnation is over."""
+    stream = Stream()
+    stream.put(closed(reason))
+    stream.close()
+    return Attached(stream)
+
+
+def _load(loop: WorkerLoop) -> Load:
+    return Load(
+        worker_id=loop.worker_id,
+        num_requests=loop.num_requests,
+        num_waiting=loop.core.num_waiting,
+        num_queued_tokens=loop.num_queued_tokens,
+    )

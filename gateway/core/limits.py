@@ -3,6 +3,7 @@
 The exceptions carry what errors.from_exception looks for: `field`, and `metadata` with every number of the message.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -105,6 +106,17 @@ def priority_of(text: str) -> int:
         raise InvalidParameter("x-priority", f"must be an integer, got {text[:40]!r}") from None
     if value not in _INT32:
         raise InvalidParameter("x-priority", f"must fit 32 bits, got {text[:40]}")
+    return value
+
+
+def timeout_ms_of(name: str, text: str) -> float:
+    """The milliseconds in a timeout header. Raises InvalidParameter."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InvalidParameter(name, f"must be a number of milliseconds above 0, got {text[:40]!r}")
     return value
 
 

@@ -98,6 +98,7 @@ class SchedulerFailure:
     message: str
     metadata: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     retry_after_s: float | None = None
+    quota_subject: str | None = None  # what there is too much of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from gateway.generator import Generator
 from gateway.openai import conversion
 from gateway.openai.answers import Choice
 from gateway.openai.body import warning_headers
-from gateway.openai.exchange import Exchange, priority, tenant
+from gateway.openai.exchange import Exchange, priority, tenant, timeout_s
 from gateway.openai.frames import Shape
 from gateway.openai.json_value import Json
 from gateway.openai.protocol import GenerationBody, StreamOptions
@@ -120,6 +120,7 @@ def _requests(
         client_request_id=body.request_id or "",
         correlation_id=here.request_id,
         tenant=tenant(here.headers),
+        deadline_s=timeout_s(here.headers),
     )
     if len(prompts) == 1:
         return [first]

@@ -16,6 +16,8 @@ from octavo.telemetry import Span, SpanContext
 
 # Ours first; the others are what inference gateways in front of us send.
 _TENANT_HEADERS = ("x-tenant-id", "x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")
+# The caller's patience in milliseconds: ours, and what Envoy in front of us says of its own.
+_TIMEOUT_HEADERS = ("x-request-timeout-ms", "x-envoy-expected-rq-timeout-ms")
 _SAFE_REQUEST_ID = re.compile(r"^[\x21-\x7e]{1,128}$")
 _SCOPE_KEY = "octavo.exchange"
 # Asked for every few seconds by machines; a span for each would bury the requests.
@@ -80,6 +82,12 @@ def tenant(headers: Headers) -> str:
 def priority(headers: Headers, in_body: int | None) -> int:
     """Lower is served first; the body's field wins over the header."""
     return limits.priority_of(headers.get("x-priority", "0").strip()) if in_body is None else in_body
+
+
+def timeout_s(headers: Headers) -> float | None:
+    """Seconds until the caller gives up; None when no header says so."""
+    name = next((header for header in _TIMEOUT_HEADERS if header in headers), None)
+    return None if name is None else limits.timeout_ms_of(name, headers[name]) / 1000
 
 
 def _server_span(scope: Scope, headers: Headers) -> Span:

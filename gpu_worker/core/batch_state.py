@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpu_worker.core.step import BadStep, Ids, NewRequest, Sampling, Step
+from gpu_worker.core import slot_digest
+from gpu_worker.core.step import BadStep, Ids, NewRequest, Sampling, SlotsDiffer, Step
 from gpu_worker.core.token_counts import TokenCounts
 
 Indices = npt.NDArray[np.int64]
@@ -53,12 +54,17 @@ class BatchState:
         self.num_computed_tokens = np.zeros(0, dtype=np.int64)
         self.num_blocks = np.zeros(0, dtype=np.int64)
         self.is_plain = np.zeros(0, dtype=np.bool_)
+        self._weights = np.zeros(0, dtype=np.uint32)  # of slot_digest
+        self._table_digests = np.zeros(0, dtype=np.uint32)
 
     def __len__(self) -> int:
         return len(self._slot_of)
 
     def apply(self, step: Step) -> Rows:
-        """Take over what `step` changes and return its rows. After BadStep call `drop` with the same step."""
+        """Take over what `step` changes and return its rows. After BadStep call `drop` with the same step.
+
+        Raises SlotsDiffer when a request is not here, or not as the scheduler believes.
+        """
         if step.defect:
             raise BadStep(f"step {step.seq} cannot be read: {step.defect}")
         self._release(step.released_handles)
@@ -66,6 +72,7 @@ class BatchState:
             self._add(request)
         rows = Rows(slots=self._slots_of_rows(step), num_scheduled_tokens=self._num_scheduled_tokens(step))
         self._grow(step, rows.slots)
+        self._compare(step, rows.slots)
         self._check(rows)
         return rows
 
@@ -128,6 +135,8 @@ class BatchState:
         self.num_blocks[slot] = num_blocks
         self.num_computed_tokens[slot] = new.num_computed_tokens
         self.is_plain[slot] = new.sampling.is_plain
+        self._weights[slot] = slot_digest.weight(new.handle, new.epoch)
+        self._table_digests[slot] = slot_digest.of_table(new.block_ids)
         tokens = self.token_ids[slot, :num_tokens]
         split = new.num_prompt_tokens
         self.requests[slot] = Request(
@@ -143,7 +152,7 @@ class BatchState:
         name = f"request {new.handle} ({new.request_id})"
         live = self._slot_of.get(new.handle)
         if live is not None and self.request(live).epoch >= new.epoch:
-            raise BadStep(f"{name} came with epoch {new.epoch}, epoch {self.request(live).epoch} is running")
+            raise SlotsDiffer(f"{name} came with epoch {new.epoch}, epoch {self.request(live).epoch} is running")
         num_tokens = len(new.token_ids)
         if not 0 < new.num_prompt_tokens <= num_tokens <= self._max_model_len:
             raise BadStep(
@@ -180,7 +189,7 @@ class BatchState:
             try:
                 slots = [self._slot_of[handle] for handle in self._row_handles]
             except KeyError as unknown:
-                raise BadStep(
+                raise SlotsDiffer(
                     f"step {step.seq} names request {unknown}, which is not here; after a preemption or a fault it "
                     "must come whole"
                 ) from None
@@ -210,9 +219,20 @@ class BatchState:
             slot = int(slots[row])
             end = int(self.num_blocks[slot]) + count
             self._widen(len(self.requests), end * self.block_size)
-            self.block_table[slot, end - count : end] = step.new_block_ids[taken : taken + count]
+            block_ids = step.new_block_ids[taken : taken + count]
+            self.block_table[slot, end - count : end] = block_ids
             self.num_blocks[slot] = end
+            self._table_digests[slot] = slot_digest.of_table(block_ids, int(self._table_digests[slot]))
             taken += count
+
+    def _compare(self, step: Step, slots: Indices) -> None:
+        """The scheduler believes the same of every row. If all came whole, differing is an error of one of us."""
+        if step.slots_digest is None:
+            return
+        found = slot_digest.of_rows(self._weights[slots], self._table_digests[slots], self.num_computed_tokens[slots])
+        if found != step.slots_digest:
+            problem = f"step {step.seq} has digest {step.slots_digest:08x} over {len(slots)} rows, {found:08x} is here"
+            raise BadStep(problem) if len(step.new_requests) == len(slots) else SlotsDiffer(problem)
 
     def _check(self, rows: Rows) -> None:
         """Every row moves, stays within its known tokens, and has the blocks for it."""
@@ -246,6 +266,8 @@ class BatchState:
             self.num_computed_tokens = np.pad(self.num_computed_tokens, (0, added))
             self.num_blocks = np.pad(self.num_blocks, (0, added))
             self.is_plain = np.pad(self.is_plain, (0, added))
+            self._weights = np.pad(self._weights, (0, added))
+            self._table_digests = np.pad(self._table_digests, (0, added))
         if num_slots > self.token_ids.shape[0] or num_tokens > self.token_ids.shape[1]:
             width = max(self.token_ids.shape[1], self.block_size)
             while width < num_tokens:

@@ -15,6 +15,10 @@ class BadStep(Exception):
     """A step that contradicts what the worker knows; it must not touch memory."""
 
 
+class SlotsDiffer(BadStep):
+    """What the worker knows of a step's requests is not what the scheduler believes: they must come whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How a request draws its tokens, and what it may not draw yet."""
@@ -73,6 +77,7 @@ class Step:
     new_block_rows: Ids
     num_new_blocks: Ids  # empty = one each
     new_block_ids: Ids
+    slots_digest: int | None = None  # of the rows' slots, after this step's changes; None = not to be checked
     trace_context: bytes = b""
     defect: str = ""  # what could not be read of it; such a step cannot run
 
@@ -82,7 +87,7 @@ class StepStatus(Enum):
 
     OK = auto()
     FAULT = auto()  # it failed; no K/V of it may be used
-    VOID = auto()  # it was not run, because of an earlier one
+    VOID = auto()  # it was not run, because of an earlier one or because the slots differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

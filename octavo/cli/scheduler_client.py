@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 
 from octavo import client, errors
 from octavo.cli.server_address import nobody_at
@@ -31,6 +32,14 @@ class Worker:
     num_output_tokens: int
     mean_step_ms: float
     mean_gap_ms: float
+    is_draining: bool
+    num_waiting_tokens: int
+    wait_reasons: tuple[tuple[str, int], ...]  # (what they wait for, requests)
+    tenant_queues: tuple[tuple[str, int], ...]  # (tenant, waiting requests)
+    drained_requests_per_s: float | None  # these three are None until measured
+    computed_tokens_per_s: float | None
+    predicted_ttft_s: float | None
+    stall: str  # what its requests wait for without moving, and since when; empty = they move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,7 @@ class SchedulerState:
     max_model_len: int
     num_unplaced: int
     is_kvcache_connected: bool
+    scheduling_policy: str
     gateways: tuple[tuple[str, int], ...]  # (name, open requests)
     workers: tuple[Worker, ...]
 
@@ -70,6 +80,7 @@ def _state(answer: pb.GetStateResponse) -> SchedulerState:
         max_model_len=answer.serving.model.max_model_len,
         num_unplaced=answer.num_unplaced,
         is_kvcache_connected=answer.kvcache_connected,
+        scheduling_policy=answer.scheduling_policy,
         gateways=tuple((gateway.gateway_id, gateway.num_requests) for gateway in answer.gateways),
         workers=tuple(_worker(worker) for worker in answer.workers),
     )
@@ -91,4 +102,20 @@ def _worker(worker: pb.WorkerState) -> Worker:
         num_output_tokens=worker.num_output_tokens,
         mean_step_ms=worker.mean_step_ms,
         mean_gap_ms=worker.mean_gap_ms,
+        is_draining=worker.draining,
+        num_waiting_tokens=worker.num_waiting_tokens,
+        wait_reasons=tuple((waiting.reason, waiting.num_requests) for waiting in worker.wait_reasons),
+        tenant_queues=tuple((queue.tenant, queue.num_requests) for queue in worker.tenant_queues),
+        drained_requests_per_s=worker.drained_requests_per_s if worker.HasField("drained_requests_per_s") else None,
+        computed_tokens_per_s=worker.computed_tokens_per_s if worker.HasField("computed_tokens_per_s") else None,
+        predicted_ttft_s=_seconds(worker.predicted_ttft) if worker.HasField("predicted_ttft") else None,
+        stall=_stall(worker.stall) if worker.HasField("stall") else "",
     )
+
+
+def _stall(stall: pb.Stall) -> str:
+    return f"not moving for {_seconds(stall.duration):.0f} s, waiting for {stall.message}"
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.ToNanoseconds() / 1e9

@@ -20,6 +20,7 @@ from octavo.cli.scheduler_client import SchedulerState, Worker
 from octavo.cli.server_address import CannotAsk, http_headers, http_url, nobody_at
 
 TIMEOUT_S = 3.0
+MAX_COUNTS = 3  # of reasons and tenants that a column shows
 
 
 def run(argv: Sequence[str]) -> int:
@@ -86,7 +87,8 @@ def _show_scheduler(console: Console, scheduler: SchedulerState) -> None:
         f"kvcache: {kvcache}",
         f"model: {scheduler.model or 'no worker has named one'}, {scheduler.max_model_len} tokens",
         f"gateways: {gateways}",
-        f"queue: {num_waiting} at workers, {scheduler.num_unplaced} unplaced",
+        f"queue: {num_waiting} at workers, {scheduler.num_unplaced} unplaced, served {scheduler.scheduling_policy}",
+        *(f"worker {worker.worker_id}: {worker.stall}" for worker in scheduler.workers if worker.stall),
     ):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -105,7 +107,14 @@ def _workers(workers: Sequence[Worker]) -> Table:
 def _figures(worker: Worker) -> dict[str, str]:
     rate = hit_rate(worker.num_hit_tokens, worker.num_query_tokens)
     return {
-        "running / waiting": f"{worker.num_running} / {worker.num_waiting}",
+        "running / waiting": f"{worker.num_running} / {worker.num_waiting}"
+        + (", drains" if worker.is_draining else ""),
+        "waiting for": _counts(worker.wait_reasons),
+        "waiting tenants": _counts([(name or "(none)", num) for name, num in worker.tenant_queues]),
+        "tokens to compute for them": str(worker.num_waiting_tokens),
+        "first token of a newcomer, s": _measured(worker.predicted_ttft_s, "at least {:.2f}"),
+        "queue drains, requests/s": _measured(worker.drained_requests_per_s, "{:.2f}"),
+        "full steps, tokens/s": _measured(worker.computed_tokens_per_s, "{:.0f}"),
         "blocks used": f"{worker.num_blocks - worker.num_free_blocks} of {worker.num_blocks}",
         "blocks cached, not used": str(worker.num_cached_blocks),
         "prompt tokens found in the cache": "-" if rate is None else f"{rate:.1%} of {worker.num_query_tokens}",
@@ -116,6 +125,16 @@ def _figures(worker: Worker) -> dict[str, str]:
         "step, mean of the last 100, ms": f"{worker.mean_step_ms:.2f}",
         "gap between steps, ms": f"{worker.mean_gap_ms:.3f}",
     }
+
+
+def _counts(counts: Sequence[tuple[str, int]]) -> str:
+    """The largest three; a column must not grow without bound."""
+    shown = ", ".join(f"{num} {name}" for name, num in counts[:MAX_COUNTS])
+    return f"{shown}, ..." if len(counts) > MAX_COUNTS else shown or "-"
+
+
+def _measured(value: float | None, form: str) -> str:
+    return "not measured" if value is None else form.format(value)
 
 
 def _parser() -> Parser:

@@ -1,11 +1,10 @@
 """Takes what comes back of a step: ids for the placeholders, or a fault that sends its requests back to the queue."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Final
 
 from scheduler_service.core.figures import Figures
-from scheduler_service.core.flight import Flight, SentRow, SentStep
+from scheduler_service.core.flight import Flight, SentStep
 from scheduler_service.core.outcome import Output, Update
 from scheduler_service.core.plan import StepResult, StepStatus
 from scheduler_service.core.request import Request, Status
@@ -38,41 +37,52 @@ class Arrival:
 
     def worker_lost(self) -> list[Request]:
         """Nothing in flight will come back. Returns the requests that this was once too often for."""
-        poisoned = self._blame([row for sent in self._flight.steps for row in sent.rows])
+        poisoned = self._blame([request for sent in self._flight.steps for request in sent.requests])
         self._flight.steps.clear()
         return poisoned
 
     def _advance(self, sent: SentStep, result: StepResult) -> Update:
         update = Update(sent=sent)
-        token_ids, counts = iter(result.token_ids), iter(result.num_tokens or itertools.repeat(1))
-        for row in sent.rows:
-            sampled = list(itertools.islice(token_ids, next(counts))) if row.is_sampling else []
-            kept = [] if row.request.is_finished else self._land(row, sampled, update)
-            if row.is_sampling:
-                update.outputs.append(Output(row.request, kept))
-        assert next(token_ids, None) is None, f"step {sent.seq} brought more tokens than it has sampling rows"
+        token_ids, counts, num_taken = result.token_ids, iter(result.num_tokens), 0
+        columns = zip(sent.requests, sent.epochs, sent.num_tokens, sent.is_sampling, strict=True)
+        for row, (request, epoch, num_tokens, is_sampling) in enumerate(columns):
+            sampled: Sequence[int] = ()
+            if is_sampling:
+                sampled = token_ids[num_taken : num_taken + next(counts, 1)]
+                num_taken += len(sampled)
+            was_finished = request.is_finished
+            if not was_finished and epoch == request.epoch:
+                num_rejected = self._num_rejected(sent, row, len(sampled)) if is_sampling else 0
+                self._acknowledge(request, num_tokens - num_rejected)
+            if is_sampling:
+                update.outputs.append(Output(request, [] if was_finished else request.append(sampled)))
+            if request.is_finished and not was_finished:
+                self._roster.finish(request, request.status)
+                update.finished.append(request)
+            elif is_sampling and not sampled:
+                update.finished += self._blame([request])  # a worker that never brings a token would never be done
+        self._figures.num_output_tokens += sum(len(output.token_ids) for output in update.outputs)
+        assert num_taken == len(token_ids), f"step {sent.seq} brought {len(token_ids)} tokens, for {num_taken} places"
         return update
 
-    def _land(self, row: SentRow, sampled: list[int], update: Update) -> list[int]:
-        """Acknowledge a row's positions, if its blocks are still the same, and take its tokens in any case."""
-        request = row.request
-        if row.epoch == request.epoch:
-            num_accepted = min(max(len(sampled) - 1, 0), row.num_drafts)
-            num_rejected = row.num_drafts - num_accepted + (not sampled) if row.is_sampling else 0
-            if row.is_sampling:
-                request.hold -= 1 + row.num_drafts
-                self._figures.count_drafts(row.num_drafts, num_accepted)
-            request.num_computed_tokens -= num_rejected
-            request.num_acked_tokens += row.num_tokens - num_rejected
-            block_size = self._block_size
-            if request.num_acked_tokens // block_size > request.num_committed_tokens // block_size:
-                self._roster.pending.commit(request)
-        kept = request.append(sampled)
-        self._figures.num_output_tokens += len(kept)
-        if request.is_finished:
-            self._roster.finish(request, request.status)
-            update.finished.append(request)
-        return kept
+    def _num_rejected(self, sent: SentStep, row: int, num_sampled: int) -> int:
+        """Lift the placeholders of a row that brought `num_sampled` tokens; how many of its positions are void."""
+        request, num_drafts = sent.requests[row], sent.num_drafts.get(row, 0)
+        request.hold -= 1 + num_drafts
+        if num_drafts == 0 and num_sampled:
+            return 0
+        num_accepted = min(max(num_sampled - 1, 0), num_drafts)
+        num_rejected = num_drafts - num_accepted + (num_sampled == 0)
+        request.num_computed_tokens -= num_rejected
+        self._figures.count_drafts(num_drafts, num_accepted)
+        return num_rejected
+
+    def _acknowledge(self, request: Request, num_tokens: int) -> None:
+        """Positions are written; those that complete a block are to be committed."""
+        num_acked = request.num_acked_tokens = request.num_acked_tokens + request.num_unacked_hits + num_tokens
+        request.num_unacked_hits = 0
+        if num_acked // self._block_size > request.num_committed_tokens // self._block_size:
+            self._roster.pending.commit(request)
 
     def _fail(self, sent: SentStep, *, is_blamed: bool) -> Update:
         """A step failed, and every later one with it: their requests go back to the queue, outputs kept."""
@@ -82,16 +92,16 @@ class Arrival:
             if step.step is not None:
                 self._roster.pending.fail(step.step)
         self._delta.forget()
-        update = Update(sent=sent, finished=self._blame(sent.rows) if is_blamed else [])
-        involved = {row.request for step in failed for row in step.rows}
+        update = Update(sent=sent, finished=self._blame(sent.requests) if is_blamed else [])
+        involved = {request for step in failed for request in step.requests}
         update.preempted = self._roster.release([r for r in self._roster.running if r in involved])
         self._figures.num_preemptions += len(update.preempted)
         return update
 
-    def _blame(self, rows: Sequence[SentRow]) -> list[Request]:
-        """One fault more for each request of these rows; the third in a row ends it. Returns the ended."""
+    def _blame(self, requests: Sequence[Request]) -> list[Request]:
+        """One fault more for each of these requests; the third in a row ends it. Returns the ended."""
         poisoned = []
-        for request in dict.fromkeys(row.request for row in rows):
+        for request in dict.fromkeys(requests):
             if request.is_finished:
                 continue
             request.num_faults += 1

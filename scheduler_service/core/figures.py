@@ -1,11 +1,10 @@
 """The running totals of one worker's scheduler, as facts for metrics and for GetState."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler_service.core.plan import PoolFigures
 from scheduler_service.core.request import Request
-from scheduler_service.core.step_delta import Move
+from scheduler_service.core.step_delta import Moves
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,12 +36,13 @@ class Figures:
             self.num_query_tokens += request.num_known_tokens
             self.num_hit_tokens += num_cached_tokens
 
-    def count_step(self, moves: Sequence[Move]) -> None:
+    def count_step(self, moves: Moves) -> None:
         self.num_steps += 1
-        for move in moves:
-            request = move.request
-            if request.num_preemptions == 0 and request.num_computed_tokens < request.num_prompt_tokens:
-                self.num_prompt_tokens += min(move.num_tokens, request.num_prompt_tokens - request.num_computed_tokens)
+        self.num_prompt_tokens += sum(
+            min(num_tokens, request.num_prompt_tokens - request.num_computed_tokens)
+            for request, num_tokens in zip(moves.requests, moves.num_tokens, strict=True)
+            if request.num_computed_tokens < request.num_prompt_tokens and not request.num_preemptions
+        )
 
     def count_drafts(self, num_drafts: int, num_accepted: int) -> None:
         if num_drafts == 0:

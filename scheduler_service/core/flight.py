@@ -9,30 +9,34 @@ from scheduler_service.core.request import Request
 WINDOW: Final = 2  # one step runs, one waits behind it
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SentRow:
     """One request's part of a sent step."""
 
     request: Request
-    epoch: int  # of the request when it was sent: a later one means that it lost its blocks meanwhile
     num_tokens: int
     is_sampling: bool
     num_drafts: int
 
-    def ends_block(self, block_size: int) -> bool:
-        """Asked when it was just sent: whether its last token is, or lies behind, the last of a block."""
-        end = self.request.num_computed_tokens
-        return end // block_size > (end - self.num_tokens) // block_size
-
 
 @dataclass(slots=True, kw_only=True)
 class SentStep:
-    """A step the worker has, or will have, run."""
+    """A step the worker has, or will have, run: columns, one row per request."""
 
     seq: int
     step: int | None  # the plan behind it; None = the KV cache service was not asked
-    rows: list[SentRow]
+    requests: list[Request]
+    epochs: list[int]  # when it was sent: a request with a later one has lost its blocks meanwhile
+    num_tokens: list[int]
+    is_sampling: list[bool]
+    num_drafts: dict[int, int]  # by row, where there are any
     is_failed: bool = False  # an earlier step faulted: the worker answers it void
+
+    @property
+    def rows(self) -> list[SentRow]:
+        """Row by row, for whoever is not in a hurry."""
+        columns = zip(self.requests, self.num_tokens, self.is_sampling, strict=True)
+        return [SentRow(*columns_, self.num_drafts.get(row, 0)) for row, columns_ in enumerate(columns)]
 
 
 class Flight:
@@ -70,20 +74,20 @@ class Flight:
         for sent in self.steps:
             sent.step = None
 
-    def send(self, rows: list[SentRow], *, step: int | None, is_filling: bool) -> SentStep:
-        sent = SentStep(seq=self.next_seq, step=step, rows=rows)
+    def send(self, sent: SentStep, *, is_filling: bool) -> None:
+        """A step is on its way; `is_filling` if it ends a block of any of its requests."""
+        assert sent.seq == self.next_seq, f"step {sent.seq} is sent, {self.next_seq} is next"
         self.steps.append(sent)
         self.next_seq += 1
-        if step is not None and is_filling:
-            self._last_filling_step = step
-        for row in rows:
-            row.request.num_in_flight += 1
-        return sent
+        if sent.step is not None and is_filling:
+            self._last_filling_step = sent.step
+        for request in sent.requests:
+            request.num_in_flight += 1
 
     def answered(self, seq: int) -> SentStep:
         """Take the oldest step out; answers come in order."""
         sent = self.steps.popleft()
         assert sent.seq == seq, f"result of step {seq} came, {sent.seq} was due"
-        for row in sent.rows:
-            row.request.num_in_flight -= 1
+        for request in sent.requests:
+            request.num_in_flight -= 1
         return sent

@@ -19,7 +19,7 @@ class Settlement:
     finished: list[Request] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """What one sampling row brought; no tokens when its request had ended before."""
 

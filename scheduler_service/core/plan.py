@@ -4,8 +4,9 @@ A plan mirrors PlanStepRequest op by op; a step mirrors worker.v1 Step. Columns 
 """
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +27,14 @@ class Limits:
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 256
     max_queue_len: int = 1024
+    max_queued_tokens: int = 0  # to be computed for those who wait; 0 = no bound
+    max_tenant_queue_len: int = 0  # requests of one tenant that wait; 0 = no bound
     long_prefill_token_threshold: int = 0
     is_chunked_prefill: bool = True
     watermark: float = 0.0
     preempts_for_slots: bool = False  # a strictly higher class may take the slot of a lower one
+    priority_aging_s: float = 60.0  # waiting that makes up for one class
+    tenant_weights: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))  # others: 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +135,19 @@ class Admission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFigures:
-    """How a pool is used; free + held = num_blocks - 1."""
+    """How a pool is used; free + held + fenced = num_blocks - 1."""
 
     num_blocks: int = 0
     num_free: int = 0
     num_cached: int = 0
     num_held: int = 0
+    num_held_by_pins_only: int = 0
+    num_fenced: int = 0
+
+    @property
+    def is_held_by_others(self) -> bool:
+        """Whether blocks may yet come free for a request that was refused: another holds some, or a fence does."""
+        return self.num_held > self.num_held_by_pins_only or self.num_fenced > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +203,7 @@ class Step:
     new_block_rows: Sequence[int]
     num_new_blocks: Sequence[int]  # empty = one each
     new_block_ids: Sequence[int]
+    slots_digest: int  # of the rows' slots as the step finds them, its own changes included
 
 
 class StepStatus(enum.Enum):
@@ -198,7 +211,7 @@ class StepStatus(enum.Enum):
 
     OK = "ok"
     FAULT = "fault"  # nothing of it may be used
-    VOID = "void"  # not run, because an earlier one failed
+    VOID = "void"  # not run, because an earlier one failed or the worker's slots differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,22 +1,31 @@
-"""What is refused at submit, with the numbers: requests that could never run here, and too long a queue."""
+"""What is refused at submit, with the numbers: requests that could never run here, too long a queue, and deadlines
+that cannot be met."""
 
 from collections.abc import Mapping
 
+from scheduler_service.core.backlog import Backlog
+from scheduler_service.core.drain_rate import DrainRate
 from scheduler_service.core.plan import Limits, Pool
 from scheduler_service.core.request import Request
-
-QUEUE_FULL_RETRY_S = 1.0
 
 
 class Rejected(Exception):
     """A request that is not taken; `metadata` carries every number of the message."""
 
-    retry_after_s: float | None = None
     field: str | None = None
 
-    def __init__(self, message: str, metadata: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        message: str,
+        metadata: Mapping[str, str],
+        *,
+        retry_after_s: float | None = None,
+        quota_subject: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.metadata = dict(metadata)
+        self.retry_after_s = retry_after_s
+        self.quota_subject = quota_subject  # what there is too much of
 
 
 class ContextLengthExceeded(Rejected):
@@ -38,9 +47,15 @@ class InvalidParameter(Rejected):
 
 
 class QueueFull(Rejected):
-    """Too many requests wait already."""
+    """Too much waits already."""
 
-    retry_after_s = QUEUE_FULL_RETRY_S
+
+class TenantQueueFull(Rejected):
+    """Too many requests of this tenant wait already."""
+
+
+class DeadlineUnreachable(Rejected):
+    """The first token would come after the deadline."""
 
 
 def may_fit(request: Request, pool: Pool) -> bool:
@@ -85,10 +100,46 @@ def check_rules(request: Request, pool: Pool) -> None:
         )
 
 
-def check_queue(num_waiting: int, limits: Limits) -> None:
-    """Raise when the queue has no place."""
-    if num_waiting >= limits.max_queue_len:
+def check_queue(request: Request, backlog: Backlog, limits: Limits, *, drain: DrainRate, now_s: float) -> None:
+    """Raise when the queue has no place. A queue that is empty takes any one request."""
+    total, tenant = backlog.total, request.identity.tenant
+    num_of_tenant, num_new = backlog.of_tenant(tenant).num_requests, request.num_expected_tokens
+    if total.num_requests >= limits.max_queue_len:
         raise QueueFull(
-            f"{num_waiting} requests are waiting, the queue holds {limits.max_queue_len}; try again later",
-            {"num_waiting": str(num_waiting), "max_queue_len": str(limits.max_queue_len)},
+            f"{total.num_requests} requests are waiting, the queue holds {limits.max_queue_len}; try again later",
+            {"num_waiting": str(total.num_requests), "max_queue_len": str(limits.max_queue_len)},
+            retry_after_s=drain.retry_after_s(num_requests=1, num_tokens=0, now_s=now_s),
+            quota_subject="requests",
+        )
+    if 0 < limits.max_tenant_queue_len <= num_of_tenant:
+        raise TenantQueueFull(
+            f"{num_of_tenant} requests of tenant {tenant!r} are waiting, the queue holds {limits.max_tenant_queue_len} "
+            "of one tenant; try again later",
+            {"num_waiting": str(num_of_tenant), "max_tenant_queue_len": str(limits.max_tenant_queue_len)},
+            retry_after_s=drain.retry_after_s(num_requests=1, num_tokens=0, now_s=now_s),
+            quota_subject=f"tenant:{tenant}",
+        )
+    excess = total.num_tokens + num_new - limits.max_queued_tokens
+    if limits.max_queued_tokens > 0 and excess > 0 and total.num_requests:
+        raise QueueFull(
+            f"{total.num_tokens} tokens are waiting to be computed, with the {num_new} of this request they are more "
+            f"than the {limits.max_queued_tokens} that the queue holds; try again later",
+            {"queued_tokens": str(total.num_tokens), "request_tokens": str(num_new),
+             "max_queued_tokens": str(limits.max_queued_tokens)},
+            retry_after_s=drain.retry_after_s(num_requests=0, num_tokens=excess, now_s=now_s),
+            quota_subject="tokens",
+        )  # fmt: skip
+
+
+def check_deadline(request: Request, predicted_ttft_s: float | None, *, now_s: float) -> None:
+    """Raise when the deadline cannot be met. A request is never refused before a rate was measured."""
+    if request.deadline_s is None or predicted_ttft_s is None:
+        return
+    remaining_s = request.deadline_s - now_s
+    if predicted_ttft_s > remaining_s > 0:  # one that is over already ends as expired
+        raise DeadlineUnreachable(
+            f"its first token would come in {predicted_ttft_s:.3f} s at the earliest, its deadline is in "
+            f"{remaining_s:.3f} s; give it more time, or try again later",
+            {"predicted_ttft_s": f"{predicted_ttft_s:.3f}", "remaining_s": f"{remaining_s:.3f}"},
+            retry_after_s=predicted_ttft_s - remaining_s,
         )

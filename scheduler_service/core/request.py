@@ -7,6 +7,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler_service.core import slot_digest
 from scheduler_service.core.plan import Identity
 
 
@@ -23,6 +24,14 @@ class Status(enum.Enum):
     ABORTED = "aborted"
     REJECTED = "rejected"
     ERROR = "error"
+
+
+class Entry(enum.Enum):
+    """How a request comes to a worker."""
+
+    NEW = "new"  # behind everybody of its class, if the queue has room
+    MOVED = "moved"  # it waited on another worker: by its arrival; the queue's bound was met there
+    BACK = "back"  # its worker is gone: before everybody else of its class
 
 
 SET_ASIDE = frozenset({Status.WAITING_FOR_GRAMMAR, Status.WAITING_FOR_REMOTE_KV})
@@ -65,21 +74,28 @@ class Request:
     rules: StopRules
     priority: int = 0
     arrival: float = 0.0
+    deadline_s: float | None = None  # of the clock that its scheduler is told
+    num_matched_tokens: int = 0  # of its prompt, that its worker held when it was placed there
     wants_logprobs: bool = False
 
     status: Status = Status.WAITING
+    is_finished: bool = False
     finish_detail: str = ""  # "kv_capacity", "POISONED", or why it was aborted
     stop_token_id: int | None = None
-    max_model_len: int = 0  # of the worker it was placed on
-    max_tokens: int = 0  # the rules' max_tokens, clamped to that worker
+    max_tokens: int = 0  # the rules' max_tokens, clamped to the worker it was placed on
+    last_position: int = 0  # one past the last that may be planned: the last token of all is never fed back
+    ending_token_ids: frozenset[int] = frozenset()  # those that end it once min_tokens are there
 
     handle: int = 0  # its number on that worker
     epoch: int = 0
     block_ids: list[int] = field(default_factory=list)
+    table_digest: int = 0  # of block_ids; with slot_weight, what of it enters a step's slots_digest
+    slot_weight: int = 0
     is_declared: bool = False  # the KV cache service has its record
     num_computed_tokens: int = 0
     num_told_tokens: int = 0  # how far the KV cache service knows it has come
     num_acked_tokens: int = 0
+    num_unacked_hits: int = 0  # tokens it found cached when it was let in: written at the latest by its first step
     num_committed_tokens: int = 0  # acknowledged positions that were committed
     num_committed_ids: int = 0  # token ids that the KV cache service knows
     hold: int = 0
@@ -87,6 +103,7 @@ class Request:
     num_in_flight: int = 0  # sent steps that contain it and are not answered
 
     num_cached_tokens: int = 0  # fixed at its first admission
+    num_charged_tokens: int = 0  # positions that its tenant has paid for, or that cost nothing
     was_admitted: bool = False
     num_preemptions: int = 0
     num_faults: int = 0  # faulted steps and dead workers since its last new token
@@ -101,6 +118,11 @@ class Request:
         return len(self.token_ids)
 
     @property
+    def num_expected_tokens(self) -> int:
+        """Tokens to be computed before its next output, as far as the cache is known."""
+        return max(1, len(self.token_ids) - self.num_matched_tokens)
+
+    @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
 
@@ -109,18 +131,9 @@ class Request:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
-    def is_finished(self) -> bool:
-        return self.status in FINISHED
-
-    @property
     def is_suspect(self) -> bool:
         """Whether it was in a fault since its last new token; it is retried alone."""
         return self.num_faults > 0
-
-    @property
-    def last_position(self) -> int:
-        """One past the last position that may ever be planned: the last token of all is never fed back."""
-        return min(self.num_prompt_tokens + self.max_tokens, self.max_model_len) - 1
 
     @property
     def is_fully_planned(self) -> bool:
@@ -130,6 +143,7 @@ class Request:
         """Change the status, along the table only."""
         assert status in TRANSITIONS[self.status], f"{self.request_id}: {self.status} may not become {status}"
         self.status = status
+        self.is_finished = status in FINISHED
 
     def num_wanted_tokens(self, long_prefill_token_threshold: int) -> int:
         """How far it may move in one step, before budget and blocks."""
@@ -137,13 +151,27 @@ class Request:
         wanted = len(self.token_ids) + len(self.drafts) + self.hold - done
         if 0 < long_prefill_token_threshold < wanted:
             wanted = long_prefill_token_threshold
-        return max(0, min(wanted, self.last_position - done))
+        left = self.last_position - done
+        wanted = min(wanted, left)
+        return wanted if wanted > 0 else 0
 
     def place(self, handle: int, max_model_len: int) -> None:
         """Take a number on a worker, whose longest sequence clamps max_tokens."""
+        rules = self.rules
         self.handle = handle
-        self.max_model_len = max_model_len
-        self.max_tokens = min(self.rules.max_tokens, max_model_len - self.num_prompt_tokens)
+        self.max_tokens = min(rules.max_tokens, max_model_len - self.num_prompt_tokens)
+        self.last_position = self.num_prompt_tokens + self.max_tokens - 1
+        self.ending_token_ids = rules.stop_token_ids if rules.ignore_eos else rules.stop_token_ids | rules.eos_token_ids
+
+    def take_table(self, block_ids: Sequence[int]) -> None:
+        """A block table for its current epoch on its worker."""
+        self.block_ids = list(block_ids)
+        self.table_digest = slot_digest.of_table(block_ids)
+        self.slot_weight = slot_digest.weight(self.handle, self.epoch)
+
+    def extend_table(self, block_ids: Sequence[int]) -> None:
+        self.block_ids += block_ids
+        self.table_digest = slot_digest.of_table(block_ids, self.table_digest)
 
     def offer_drafts(self, token_ids: Sequence[int]) -> None:
         """Speculative tokens for the next step; dropped while a prefill is unfinished."""
@@ -156,7 +184,7 @@ class Request:
         self.block_ids = []
         self.drafts = ()
         self.num_computed_tokens = self.num_told_tokens = self.num_acked_tokens = 0
-        self.num_committed_tokens = self.hold = 0
+        self.num_committed_tokens = self.num_unacked_hits = self.hold = 0
         self.waited_for = ""
 
     def append(self, token_ids: Sequence[int]) -> list[int]:
@@ -168,20 +196,21 @@ class Request:
         for token_id in token_ids:
             self.token_ids.append(token_id)
             kept.append(token_id)
-            self.num_faults = 0
             if self.stops_here():
                 break
+        if kept:
+            self.num_faults = 0
         return kept
 
     def stops_here(self) -> bool:
         """Apply the stop rules to the last known token."""
-        if self.num_output_tokens == 0:
+        num_known, last = len(self.token_ids), self.token_ids[-1]
+        num_outputs = num_known - self.num_prompt_tokens
+        if num_outputs == 0:
             return False
-        last = self.token_ids[-1]
-        is_eos = last in self.rules.eos_token_ids and not self.rules.ignore_eos
-        if (is_eos or last in self.rules.stop_token_ids) and self.num_output_tokens >= self.rules.min_tokens:
+        if last in self.ending_token_ids and num_outputs >= self.rules.min_tokens:
             self.stop_token_id = last
             self.enter(Status.STOPPED)
-        elif self.num_known_tokens >= self.max_model_len or self.num_output_tokens >= self.max_tokens:
+        elif num_known > self.last_position:
             self.enter(Status.LENGTH)
         return self.is_finished

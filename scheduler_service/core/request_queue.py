@@ -1,69 +1,84 @@
 """The waiting queue of one worker: requests without blocks, in the order in which they will be served."""
 
 import itertools
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
-from scheduler_service.core.policy import Policy, QueueKey, queue_key
+from scheduler_service.core.backlog import Backlog, Queued
+from scheduler_service.core.ordered_heap import OrderedHeap
+from scheduler_service.core.policy import Order
 from scheduler_service.core.request import SET_ASIDE, Request
-
-_Entry = tuple[QueueKey, int, Request]  # the counter keeps entries with equal keys in order of entry
 
 
 class RequestQueue:
-    """Sorted by the policy's key. Requests that are set aside keep their place but are not offered."""
+    """Ordered by the policy. Requests that are set aside keep their place but are not offered."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._entries: list[_Entry] = []
-        self._position: dict[str, tuple[QueueKey, int]] = {}
-        self._counter = itertools.count()
-        self._front_rank = 0
+    def __init__(self, order: Order) -> None:
+        self.backlog = Backlog()
+        self._order = order
+        self._requests: set[Request] = set()
+        self._deadlines: OrderedHeap[Request] = OrderedHeap()
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._requests)
 
     def __contains__(self, request: Request) -> bool:
-        return request.request_id in self._position
+        return request in self._requests
 
     def __iter__(self) -> Iterator[Request]:
         """All of them, set aside or not."""
-        return (request for _, _, request in self._entries)
+        return iter(self._order)
 
     def ready(self) -> Iterator[Request]:
         """Those that may be served, in order."""
         return (request for request in self if request.status not in SET_ASIDE)
 
     def head(self) -> Request | None:
-        return next(self.ready(), None)
+        return next(self.ready(), None) if self._requests else None
 
     @property
     def num_set_aside(self) -> int:
-        return sum(request.status in SET_ASIDE for request in self)
+        return sum(request.status in SET_ASIDE for request in self._requests)
+
+    def ahead_of(self, request: Request) -> Queued:
+        """The least that will be served before a newcomer."""
+        return self._order.ahead_of(request, self.backlog)
 
     def add(self, request: Request) -> None:
-        """A newcomer: behind everybody of its class who arrived before."""
-        self._insert(request, rank=0, place=request.arrival)
+        """A newcomer, to the place that the policy gives it."""
+        self._enter(request)
+        self._order.add(request)
 
     def put_back(self, requests: Sequence[Request]) -> None:
         """Requests that lost their blocks: to the front, in the order given."""
-        self._front_rank -= 1
-        for place, request in enumerate(requests):
-            self._insert(request, rank=self._front_rank, place=place)
+        for request in requests:
+            self._enter(request)
+        self._order.put_back(requests)
 
     def remove(self, request: Request) -> None:
-        key, count = self._position.pop(request.request_id)
-        index = bisect_left(self._entries, (key, count), key=lambda entry: entry[:2])
-        assert self._entries[index][2] is request, f"{request.request_id} is not at its place in the queue"
-        del self._entries[index]
+        self._requests.remove(request)
+        self.backlog.remove(request)
+        self._order.remove(request)
+        if request in self._deadlines:
+            self._deadlines.remove(request)
 
     def clear(self) -> None:
-        self._entries.clear()
-        self._position.clear()
+        for request in list(self._requests):
+            self.remove(request)
 
-    def _insert(self, request: Request, *, rank: int, place: float) -> None:
+    def expired(self, now_s: float) -> list[Request]:
+        """Those whose deadline has passed; they stay until they are removed."""
+        if not self._deadlines:
+            return []
+        return list(itertools.takewhile(lambda request: _deadline_s(request) <= now_s, self._deadlines))
+
+    def _enter(self, request: Request) -> None:
         assert request not in self, f"{request.request_id} is already waiting"
-        key = queue_key(self._policy, request, rank=rank, place=place)
-        count = next(self._counter)
-        self._position[request.request_id] = (key, count)
-        insort(self._entries, (key, count, request), key=lambda entry: entry[:2])
+        self._requests.add(request)
+        self.backlog.add(request)
+        if request.deadline_s is not None:
+            self._deadlines.push(request, (request.deadline_s,))
+
+
+def _deadline_s(request: Request) -> float:
+    assert request.deadline_s is not None, f"{request.request_id} has no deadline"
+    return request.deadline_s

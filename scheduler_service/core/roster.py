@@ -3,17 +3,18 @@
 from collections.abc import Iterable, Sequence
 
 from scheduler_service.core.pending import Pending
-from scheduler_service.core.policy import Policy
-from scheduler_service.core.request import SET_ASIDE, Request, Status
+from scheduler_service.core.policy import Order
+from scheduler_service.core.request import SET_ASIDE, Entry, Request, Status
 from scheduler_service.core.request_queue import RequestQueue
 
 
 class Roster:
     """The requests of one worker. Running ones hold blocks, waiting ones do not."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, order: Order) -> None:
+        self.order = order
         self.running: list[Request] = []  # in the order in which they are served
-        self.waiting = RequestQueue(policy)
+        self.waiting = RequestQueue(order)
         self.pending = Pending()
         self.released_handles: list[int] = []  # ended, and the worker does not know yet
         self.by_id: dict[str, Request] = {}
@@ -21,16 +22,23 @@ class Roster:
         self.is_solo_refused = False  # a suspect found no room to run alone: let the others end first
         self._next_handle = 1
 
-    def enter(self, request: Request, *, max_model_len: int, at_front: bool) -> None:
+    def enter(self, request: Request, *, max_model_len: int, entry: Entry) -> None:
         """Take a request in and give it a handle, never used before on this worker."""
         assert request.request_id not in self.by_id, f"request {request.request_id} is here already"
         request.place(self._next_handle, max_model_len)
         self._next_handle += 1
         self.by_id[request.request_id] = self.by_handle[request.handle] = request
-        if at_front:
+        if entry is Entry.BACK:
             self.waiting.put_back([request])
         else:
+            if not self.waiting:  # accounts are read when somebody comes, and then in every plan
+                self.order.charge(self.running)
             self.waiting.add(request)
+
+    @property
+    def num_running_tokens(self) -> int:
+        """Tokens of running requests that are known and not planned yet."""
+        return sum(max(0, request.num_known_tokens - request.num_computed_tokens) for request in self.running)
 
     def admit(self, request: Request) -> None:
         self.waiting.remove(request)
@@ -67,9 +75,22 @@ class Roster:
         if request in self.waiting:
             self.waiting.remove(request)
         else:
+            self.order.ended(request)
             self.running.remove(request)
             self.pending.free(request)
             self.is_solo_refused = False
+        self._strike_out(request)
+
+    def withdraw(self, request: Request) -> None:
+        """A waiting request goes to another worker."""
+        assert not request.num_in_flight, f"{request.request_id} is in a step that was sent"
+        self.waiting.remove(request)
+        self._strike_out(request)
+        request.is_declared = False
+        request.num_committed_ids = 0
+
+    def _strike_out(self, request: Request) -> None:
+        """It is no longer here, and whoever knows its handle hears of it."""
         if request.is_declared:
             self.pending.forget(request)
         if request.was_admitted:

@@ -4,19 +4,23 @@ Pure: it plans (`schedule`), takes the KV cache service's answer (`settle`), and
 sees text, tensors, streams or the clock. Between `schedule` and `settle` nothing else may be called but `abandon`.
 """
 
-import itertools
+from collections import Counter
 from collections.abc import Sequence
 
-from scheduler_service.core import rejection
+from scheduler_service.core import progress
 from scheduler_service.core.arrival import Arrival
+from scheduler_service.core.backlog import Backlog
 from scheduler_service.core.dispatch import Dispatch
+from scheduler_service.core.drain_rate import DrainRate
 from scheduler_service.core.figures import Figures
 from scheduler_service.core.flight import WINDOW, Flight
+from scheduler_service.core.grant_log import GrantLog, Opening
+from scheduler_service.core.intake import Intake
 from scheduler_service.core.outcome import Settlement, Update
 from scheduler_service.core.plan import DeclaredTable, Grants, Limits, Plan, Pool, PoolFigures, StepResult
 from scheduler_service.core.planner import Planner, Wishes
-from scheduler_service.core.policy import Policy
-from scheduler_service.core.request import Request, Status
+from scheduler_service.core.policy import Policy, order
+from scheduler_service.core.request import Entry, Request, Status
 from scheduler_service.core.roster import Roster
 
 
@@ -35,9 +39,12 @@ class Scheduler:
         self.pool = pool
         self.limits = limits
         self.figures = Figures()
-        self._roster = Roster(policy)
+        self._grant_log = GrantLog(pool.block_size)
+        self._roster = roster = Roster(order(policy, limits))
+        self.drain = DrainRate()
+        self._intake = Intake(roster, self.drain, limits=limits, pool=pool)
         self._flight = Flight(first_seq, window)
-        self._planner = Planner(self._roster, self._flight, limits=limits, pool=pool, policy=policy)
+        self._planner = Planner(roster, self._flight, self.figures, limits=limits, pool=pool, order=roster.order)
         self._dispatch = Dispatch(self._roster, self._flight, self.figures, limits=limits, pool=pool)
         self._arrival = Arrival(
             self._roster, self._flight, self.figures, delta=self._dispatch.delta, block_size=pool.block_size
@@ -68,17 +75,22 @@ class Scheduler:
 
     @property
     def num_queued_tokens(self) -> int:
-        """Tokens still to be computed for everybody here, hits not considered."""
-        everybody = itertools.chain(self._roster.running, self._roster.waiting)
-        return sum(max(0, request.num_known_tokens - request.num_computed_tokens) for request in everybody)
+        """Tokens still to be computed for everybody here, as far as the cache is known."""
+        return self._roster.num_running_tokens + self._roster.waiting.backlog.total.num_tokens
 
     @property
-    def is_planning(self) -> bool:
-        return self._wishes is not None
+    def num_steps_in_flight(self) -> int:
+        return len(self._flight.steps)
 
     @property
-    def has_steps_in_flight(self) -> bool:
-        return bool(self._flight.steps)
+    def backlog(self) -> Backlog:
+        """How much waits, in all and by tenant."""
+        return self._roster.waiting.backlog
+
+    @property
+    def num_waiting_by_reason(self) -> dict[str, int]:
+        """Of those who wait, how many for what; "turn" are those behind the ones that plans looked at."""
+        return dict(Counter(progress.waits_for(request) for request in self._roster.waiting))
 
     @property
     def acked_seq(self) -> int:
@@ -88,24 +100,52 @@ class Scheduler:
     def get(self, request_id: str) -> Request | None:
         return self._roster.by_id.get(request_id)
 
-    def submit(self, request: Request, *, at_front: bool = False) -> bool:
-        """Take a request; False if the output ids it came with already end it.
+    def submit(self, request: Request, entry: Entry = Entry.NEW, *, now_s: float | None = None) -> bool:
+        """Take a request; False if the output ids it came with already end it, or leave no room for more here.
 
-        Raises a `rejection.Rejected`, with nothing changed, for one that can never run here or finds the queue full.
-        `at_front` is for requests that ran on another worker: they are owed an answer, the queue's bound included.
+        Raises a `rejection.Rejected`, with nothing changed, for one that can never run here, finds the queue full or
+        would come too late. One that was on another worker before is owed an answer, the queue's bound included.
+        The time is that of its arrival, if none is told.
         """
         assert self._wishes is None, "a plan is being settled"
-        if not request.num_output_tokens:
-            rejection.check_fits(request, self.pool)
-            rejection.check_rules(request, self.pool)
-        if not at_front:
-            rejection.check_queue(self.num_waiting, self.limits)
-        self._roster.enter(request, max_model_len=self.pool.max_model_len, at_front=at_front)
+        is_owed = entry is not Entry.NEW
+        self._intake.check(request, is_owed=is_owed, now_s=request.arrival if now_s is None else now_s)
+        self._roster.enter(request, max_model_len=self.pool.max_model_len, entry=entry)
         self._is_stuck = False
         if request.stops_here():
             self._roster.finish(request, request.status)
-            return False
-        return True
+        elif self.pool.num_blocks_for(request.num_known_tokens) >= self.pool.num_blocks:
+            self._roster.finish(request, Status.LENGTH, "kv_capacity")
+        return not request.is_finished
+
+    def predicted_ttft_s(self, now_s: float) -> float | None:
+        """Of a newcomer of one token that waits behind everybody, at the earliest; None while nothing is measured."""
+        return self._intake.predicted_ttft_s(self.backlog.total, 1, now_s)
+
+    def expire(self, now_s: float) -> list[Request]:
+        """End those who wait and whose deadline has passed: they are in no plan from now on."""
+        assert self._wishes is None, "a plan is being settled"
+        late = self._roster.waiting.expired(now_s)
+        for request in late:
+            self._roster.finish(request, Status.ERROR, "DEADLINE_EXCEEDED")
+            self._is_stuck = False
+        return late
+
+    def waits_for(self, *, is_kv_ready: bool) -> str:
+        """What everybody here waits for, a key of `progress.WAITS_FOR`; empty when there is nobody."""
+        if not self._roster.by_id:
+            return ""
+        if not is_kv_ready or self._wishes is not None:  # or it is being asked
+            return "kvcache"
+        if self._flight.steps:
+            return "worker_step"
+        head = next(iter(self._roster.waiting), None)
+        return progress.waits_for(head) if head is not None else "kv_blocks"
+
+    def ask_again(self) -> None:
+        """Something that no plan and no result tells of may have changed, such as a pin that ended."""
+        self._is_stuck = False
+        self._roster.is_solo_refused = False
 
     def set_aside(self, request_id: str, status: Status) -> None:
         """A waiting request needs something else first (a grammar, remote K/V); it keeps its place."""
@@ -129,6 +169,17 @@ class Scheduler:
             self._is_stuck = False
         return request
 
+    def movable(self) -> list[Request]:
+        """Requests that could go to another worker, in queue order: without blocks, and in no step that was sent."""
+        return [r for r in self._roster.waiting.ready() if not r.num_in_flight and not r.is_suspect]
+
+    def withdraw(self, requests: Sequence[Request]) -> None:
+        """Give up movable requests, to be placed anew."""
+        assert self._wishes is None, "a plan is being settled"
+        for request in requests:
+            self._roster.withdraw(request)
+        self._is_stuck = False
+
     def schedule(self, *, is_kv_ready: bool = True) -> Plan | None:
         """Wish for the next step, or tell what is pending; None when neither is of use now.
 
@@ -138,6 +189,8 @@ class Scheduler:
         assert self._wishes is None, "a plan is being settled"
         if self._flight.is_full:
             return None
+        if self._roster.waiting:
+            self._roster.order.charge(self._roster.running)
         self._wishes = self._planner.wishes(is_kv_ready=is_kv_ready, may_admit=not self._is_stuck)
         return self._wishes.plan if self._wishes is not None else None
 
@@ -149,6 +202,8 @@ class Scheduler:
         """Turn what was granted into a step. It holds exactly that. None: the plan needed no answer."""
         wishes, self._wishes = self._wishes, None
         assert wishes is not None, "nothing was planned"
+        if grants is not None:
+            self._grant_log.note(wishes.plan.step, grants)
         settlement = self._dispatch.settle(wishes, grants)
         self._is_stuck = not (settlement.step or settlement.preempted or settlement.finished)
         return settlement
@@ -185,6 +240,10 @@ class Scheduler:
             )
             for request in self._roster.running
         ]
+
+    def next_opening(self) -> Opening:
+        """The pool is about to be opened: which time that is, and what a service that restarts must know."""
+        return self._grant_log.next_opening()
 
     def pool_reopened(self, figures: PoolFigures) -> None:
         """The pool knows the declared tables and nothing else; plans are numbered from 1 again.

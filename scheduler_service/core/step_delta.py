@@ -1,20 +1,29 @@
 """Turns the moves of a settled plan into the step that the worker gets: only what changed since the step before."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler_service.core.plan import NewRequest, Step
 from scheduler_service.core.request import Request
+from scheduler_service.core.slot_digest import MASK, MULTIPLIER
 
 
 @dataclass(slots=True)
-class Move:
-    """A request that advances in this step."""
+class Moves:
+    """Who advances in a step: columns, one row per request. Those that are let in by it are the last rows."""
 
-    request: Request
-    num_tokens: int
-    new_block_ids: Sequence[int]
-    is_admission: bool
+    requests: list[Request] = field(default_factory=list)
+    num_tokens: list[int] = field(default_factory=list)
+    new_block_ids: dict[int, Sequence[int]] = field(default_factory=dict)  # by row, ascending: of those that grew
+    num_admissions: int = 0
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        self.requests.append(request)
+        self.num_tokens.append(num_tokens)
+
+    @property
+    def admitted(self) -> Sequence[Request]:
+        return self.requests[len(self.requests) - self.num_admissions :]
 
 
 class StepDelta:
@@ -27,12 +36,10 @@ class StepDelta:
         """Name the rows in full next time: the worker may not have run the step before."""
         self._handles = []
 
-    def build(self, moves: Sequence[Move], *, step: int, seq: int, acked_seq: int, released: Sequence[int]) -> Step:
-        """The step of these moves, made before the requests advance."""
-        handles = [move.request.handle for move in moves]
-        num_tokens = [move.num_tokens for move in moves]
-        grown = [row for row, move in enumerate(moves) if move.new_block_ids and not move.is_admission]
-        num_new_blocks = [len(moves[row].new_block_ids) for row in grown]
+    def build(self, moves: Moves, *, step: int, seq: int, acked_seq: int, released: Sequence[int]) -> Step:
+        """The step of these moves, made when the requests have their new blocks and before they advance."""
+        handles = [request.handle for request in moves.requests]
+        num_new_blocks = [len(block_ids) for block_ids in moves.new_block_ids.values()]
         is_same = handles == self._handles
         self._handles = handles
         return Step(
@@ -40,13 +47,27 @@ class StepDelta:
             seq=seq,
             acked_seq=acked_seq,
             released_handles=tuple(released),
-            new_requests=[_new_request(move.request) for move in moves if move.is_admission],
+            new_requests=[_new_request(request) for request in moves.admitted],
             handles=() if is_same else handles,
-            num_scheduled_tokens=() if all(n == 1 for n in num_tokens) else num_tokens,
-            new_block_rows=grown,
-            num_new_blocks=() if all(n == 1 for n in num_new_blocks) else num_new_blocks,
-            new_block_ids=[block_id for row in grown for block_id in moves[row].new_block_ids],
+            num_scheduled_tokens=() if _are_ones(moves.num_tokens) else moves.num_tokens,
+            new_block_rows=list(moves.new_block_ids),
+            num_new_blocks=() if _are_ones(num_new_blocks) else num_new_blocks,
+            new_block_ids=[block_id for block_ids in moves.new_block_ids.values() for block_id in block_ids],
+            slots_digest=_slots_digest(moves.requests),
         )
+
+
+def _slots_digest(requests: Sequence[Request]) -> int:
+    """The chain over the rows: never 0, which on the wire means that there is none."""
+    digest = 0
+    for request in requests:
+        row = request.slot_weight * (request.table_digest + request.num_computed_tokens)
+        digest = (digest + row) * MULTIPLIER & MASK
+    return digest or 1
+
+
+def _are_ones(numbers: list[int]) -> bool:
+    return numbers.count(1) == len(numbers)
 
 
 def _new_request(request: Request) -> NewRequest:

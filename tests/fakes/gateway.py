@@ -48,7 +48,7 @@ class FakeGateway:
             prompt_token_ids=array("I", prompt).tobytes(),
             output_token_ids=array("I", self.tokens[num]).tobytes(),
             stopping=stopping,
-            sampling=common_pb2.SamplingParams(),
+            sampling=common_pb2.SamplingParams(top_p=1.0, repetition_penalty=1.0),
             **fields,
         )
         await self._call.write(pb.SessionRequest(submit=submit))

@@ -48,13 +48,17 @@ class SchedulerLinkServer(worker_pb2_grpc.WorkerLinkServiceServicer):
     def __init__(self) -> None:
         self.address = ""
         self.acked_seq = 0  # what welcome says
+        self.welcomes = True  # False: streams begin without a word
+        self.releases = True  # a worker that drains; it has no requests that anybody knows of
         self.streams: asyncio.Queue[Stream] = asyncio.Queue()
 
     async def Connect(
         self, requests: AsyncIterator[worker_pb2.ConnectRequest], context: object
     ) -> AsyncIterator[worker_pb2.ConnectResponse]:
         stream = Stream((await anext(requests)).hello)
-        yield worker_pb2.ConnectResponse(welcome=worker_pb2.Welcome(scheduler_incarnation=7, acked_seq=self.acked_seq))
+        if self.welcomes:
+            welcome = worker_pb2.Welcome(scheduler_incarnation=7, acked_seq=self.acked_seq)
+            yield worker_pb2.ConnectResponse(welcome=welcome)
         self.streams.put_nowait(stream)
         reading = asyncio.ensure_future(self._read(requests, stream))
         while (message := await stream.outgoing.get()) is not None:
@@ -70,6 +74,8 @@ class SchedulerLinkServer(worker_pb2_grpc.WorkerLinkServiceServicer):
                     stream.results.put_nowait(request.result)
                 case "heartbeat":
                     stream.heartbeats.put_nowait(request.heartbeat)
+                    if request.heartbeat.draining and self.releases:
+                        stream.send(drain=worker_pb2.Drain())
                 case "leave":
                     stream.has_left = True
         stream.ended.set()

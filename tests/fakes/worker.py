@@ -22,10 +22,11 @@ class FakeWorker:
         self.gate.set()
         self.faulty_seqs: set[int] = set()
         self.received: list[pb.ConnectResponse] = []
+        self.is_draining = False
         self._outbox: asyncio.Queue[pb.ConnectRequest | None] = asyncio.Queue()  # None = nothing follows
         self._model = PagedWorker(BLOCK_SIZE)
         self._kept: list[pb.StepResult] = []
-        self._fault_seq = 0
+        self._fault_seq = self._received_seq = 0
 
     async def run(self, channel: grpc.aio.Channel) -> str:
         """From hello to the end of the stream; the reason of a close, or nothing."""
@@ -36,20 +37,30 @@ class FakeWorker:
         hello.kept_results.extend(self._kept)
         outbox = self._outbox = asyncio.Queue()
         outbox.put_nowait(pb.ConnectRequest(hello=hello))
-        others = [asyncio.create_task(_write(call, outbox)), asyncio.create_task(_beat(outbox))]
+        steps: asyncio.Queue[pb.Step] = asyncio.Queue()
+        self._received_seq = self.hello.last_executed_seq
+        others = [_write(call, outbox), self._beat(outbox), self._execute(steps, outbox)]
+        tasks = [asyncio.create_task(other) for other in others]
         try:
             async for message in call:
                 self.received.append(message)
                 if message.HasField("close"):
                     return str(message.close.reason)
-                if message.HasField("step") and message.step.seq > self.hello.last_executed_seq:
-                    await self.gate.wait()
-                    outbox.put_nowait(pb.ConnectRequest(result=self._result(message.step)))
+                if message.HasField("drain"):
+                    self.leave()
+                if message.HasField("step") and message.step.seq > self._received_seq:
+                    self._received_seq = message.step.seq
+                    steps.put_nowait(message.step)
             return ""
         finally:
             call.cancel()
-            for other in others:
-                other.cancel()
+            for task in tasks:
+                task.cancel()
+
+    def drain(self) -> None:
+        """Wish to leave; `run` returns when the scheduler lets it go."""
+        self.is_draining = True
+        self._outbox.put_nowait(self._heartbeat())
 
     def leave(self) -> None:
         """Go for good, in good order; `run` then returns."""
@@ -59,6 +70,28 @@ class FakeWorker:
     def stop_writing(self) -> None:
         """End this side of the stream, without a word."""
         self._outbox.put_nowait(None)
+
+    async def _execute(
+        self, steps: "asyncio.Queue[pb.Step]", outbox: "asyncio.Queue[pb.ConnectRequest | None]"
+    ) -> None:
+        while True:
+            step = await steps.get()
+            await self.gate.wait()
+            outbox.put_nowait(pb.ConnectRequest(result=self._result(step)))
+
+    async def _beat(self, outbox: "asyncio.Queue[pb.ConnectRequest | None]") -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            outbox.put_nowait(self._heartbeat())
+
+    def _heartbeat(self) -> pb.ConnectRequest:
+        return pb.ConnectRequest(
+            heartbeat=pb.Heartbeat(
+                last_executed_seq=self.hello.last_executed_seq,
+                last_received_seq=self._received_seq,
+                draining=self.is_draining,
+            )
+        )
 
     def _result(self, message: pb.Step) -> pb.StepResult:
         assert message.seq == self.hello.last_executed_seq + 1, f"step {message.seq} came out of order"
@@ -81,9 +114,3 @@ async def _write(call: Any, outbox: "asyncio.Queue[pb.ConnectRequest | None]") -
         while (message := await outbox.get()) is not None:
             await call.write(message)
         await call.done_writing()
-
-
-async def _beat(outbox: "asyncio.Queue[pb.ConnectRequest | None]") -> None:
-    while True:
-        await asyncio.sleep(0.5)
-        outbox.put_nowait(pb.ConnectRequest(heartbeat=pb.Heartbeat()))

@@ -41,6 +41,7 @@ def step_of(message: pb.Step) -> Step:
         new_block_rows=_column(message.new_block_rows),
         num_new_blocks=_column(message.num_new_blocks),
         new_block_ids=_column(message.new_block_ids),
+        slots_digest=message.slots_digest,
     )
 
 

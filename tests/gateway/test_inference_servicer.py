@@ -1,5 +1,6 @@
 """octavo.inference.v1 over real gRPC: what a client sends and sees."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,32 @@ async def test_a_deadline_ends_the_call_and_the_request(stack: Stack):
     assert failure.code == grpc.StatusCode.DEADLINE_EXCEEDED
     await until(lambda: len(stack.scheduler.cancels) == 1)
     assert stack.session.num_open == 0
+
+
+async def test_a_full_queue_says_of_what_and_when_to_come_back(stack: Stack):
+    stack.scheduler.refusal = scheduler_pb2.Failure(
+        reason="QUEUE_FULL", message="9 wait", metadata={"num_waiting": "9"}, quota_subject="tokens",
+        retry_after=timedelta(seconds=2.5),
+    )  # fmt: skip
+    call = stack.stub.Generate(asked())
+    assert await failure_of(call) == errors.Failure(
+        code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+        reason="QUEUE_FULL",
+        message="9 wait",
+        metadata={"num_waiting": "9"},
+        retry_after_s=2.5,
+        quota_subject="tokens",
+    )
+    assert ("grpc-retry-pushback-ms", "2500") in [tuple(pair) for pair in await call.trailing_metadata()]
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("DEADLINE_UNREACHABLE", "DEADLINE_EXCEEDED"), ("NO_PROGRESS", "UNAVAILABLE")]
+)
+async def test_what_the_scheduler_cannot_do_in_time_has_its_code(stack: Stack, reason: str, code: str):
+    stack.scheduler.refusal = scheduler_pb2.Failure(reason=reason, message="no")
+    failure = await failure_of(stack.stub.Generate(asked()))
+    assert (failure.code.name, failure.reason) == (code, reason)
 
 
 async def test_nothing_is_sent_before_the_request_is_admitted(stack: Stack):

@@ -105,17 +105,99 @@ async def test_steps_sent_ahead_come_back_in_order(fake: SchedulerLinkServer, re
     assert all(result.timing.forward_us > 0 for result in results)
 
 
-async def test_a_gap_is_a_fault_and_the_missing_steps_are_void(fake: SchedulerLinkServer, ready: Ready) -> None:
-    async with linked(fake, ready, []):
+async def test_after_a_gap_it_dials_again_and_goes_on_where_it_stood(
+    fake: SchedulerLinkServer, ready: Ready, gqa_oracle: Any
+) -> None:
+    reported: list[StepResult] = []
+    async with linked(fake, ready, reported) as link:
         stream = await attached(fake)
         stream.send(step=first_step())
         stream.send(step=next_step(3))
-        results = [await result_of(stream) for _ in range(3)]
-    assert [(result.seq, result.status) for result in results] == [
-        (1, worker_pb2.STEP_STATUS_OK),
-        (2, worker_pb2.STEP_STATUS_VOID),
-        (3, worker_pb2.STEP_STATUS_FAULT),
-    ]
+        again = await attached(fake)
+        assert (again.hello.incarnation, again.hello.session) == (link.incarnation, 2)
+        assert (again.hello.last_executed_seq, len(again.hello.kept_results)) == (1, 1)
+        for seq in (2, 3):
+            again.send(step=next_step(seq))
+            await result_of(again)
+    assert [result.token_ids[0] for result in reported] == greedy(gqa_oracle, PROMPT, 3)
+
+
+async def test_steps_that_change_places_are_a_gap_too(fake: SchedulerLinkServer, ready: Ready) -> None:
+    async with linked(fake, ready, []):
+        stream = await attached(fake)
+        for step in (first_step(), next_step(3), next_step(2)):
+            stream.send(step=step)
+        assert (await attached(fake)).hello.last_executed_seq == 1
+
+
+async def test_a_step_that_comes_twice_runs_once(fake: SchedulerLinkServer, ready: Ready) -> None:
+    async with linked(fake, ready, []):
+        stream = await attached(fake)
+        for step in (first_step(), first_step(), next_step(2), next_step(2), first_step()):
+            stream.send(step=step)
+        beat = await asyncio.wait_for(stream.heartbeats.get(), 2)
+        assert (beat.last_received_seq, beat.last_executed_seq) == (2, 2)
+        assert [(await result_of(stream)).seq for _ in range(2)] == [1, 2]
+        assert stream.results.empty()
+
+
+async def test_a_stream_that_does_not_begin_with_welcome_is_not_used(fake: SchedulerLinkServer, ready: Ready) -> None:
+    fake.welcomes = False
+    async with linked(fake, ready, []):
+        stream = await attached(fake)
+        stream.send(step=first_step())
+        fake.welcomes = True
+        assert (await attached(fake)).hello.last_executed_seq == 0
+
+
+async def test_a_step_whose_slots_differ_is_void_and_its_requests_may_come_whole(
+    fake: SchedulerLinkServer, ready: Ready, gqa_oracle: Any
+) -> None:
+    """Scenario 95: what the step would write into wrong blocks is not written."""
+    async with linked(fake, ready, []):
+        stream = await attached(fake)
+        stream.send(step=first_step())
+        await result_of(stream)
+        stream.send(step=worker_pb2.Step(session=1, step=2, seq=2, acked_seq=1, slots_digest=5))
+        result = await result_of(stream)
+        assert (result.status, result.message[:13]) == (worker_pb2.STEP_STATUS_VOID, "slots differ:")
+        whole = first_step(3)
+        whole.acked_seq, whole.new_requests[0].epoch = 2, 1
+        stream.send(step=whole)
+        assert tokens_of(await result_of(stream)) == greedy(gqa_oracle, PROMPT, 1)
+
+
+async def test_a_worker_that_drains_says_so_until_the_scheduler_lets_it_go(
+    fake: SchedulerLinkServer, ready: Ready
+) -> None:
+    fake.releases = False
+    async with linked(fake, ready, []) as link:
+        stream = await attached(fake)
+        stream.send(step=first_step())
+        await result_of(stream)
+        link.drain()
+        beats = [await asyncio.wait_for(stream.heartbeats.get(), 2) for _ in range(3)]
+        assert beats[-1].draining
+        stream.send(step=next_step(2))
+        assert (await result_of(stream)).seq == 2
+        assert not stream.has_left
+        stream.send(drain=worker_pb2.Drain())
+        await asyncio.wait_for(stream.ended.wait(), 5)
+        assert stream.has_left
+
+
+async def test_a_worker_without_a_scheduler_drains_at_once(ready: Ready, unused_tcp_port: int) -> None:
+    link = SchedulerLink(
+        ready.identity,
+        StepExecutor(ready.runner),
+        scheduler_addr=f"127.0.0.1:{unused_tcp_port}",
+        readiness=Readiness(),
+        report=print,
+    )
+    running = asyncio.ensure_future(link.run())
+    await asyncio.sleep(0)
+    link.drain()
+    await asyncio.wait_for(running, 5)
 
 
 async def test_a_torn_step_is_a_fault(fake: SchedulerLinkServer, ready: Ready) -> None:
@@ -209,6 +291,20 @@ async def test_drain_finishes_the_steps_in_hand_and_ends_the_stream(fake: Schedu
     await asyncio.wait_for(stream.ended.wait(), 5)
     assert stream.has_left
     await asyncio.wait_for(running, 5)
+
+
+async def test_steps_that_come_after_it_began_to_leave_are_not_run(fake: SchedulerLinkServer, ready: Ready) -> None:
+    """The scheduler keeps one step waiting behind the one that runs: the worker would never be done."""
+    async with linked(fake, ready, []) as link:
+        stream = await attached(fake)
+        stream.send(step=first_step())
+        await result_of(stream)
+        link.leave()
+        for seq in range(2, 30):
+            stream.send(step=next_step(seq))
+        await asyncio.wait_for(stream.ended.wait(), 5)
+        assert stream.has_left
+        assert stream.results.qsize() < 28
 
 
 async def test_a_bug_in_the_heart_ends_the_worker_loudly(

@@ -58,6 +58,7 @@ def test_a_failure_survives_the_wire():
         metadata={"top_p": "2"},
         retry_after_s=1.25,
         field="sampling.top_p",
+        quota_subject="tenant:acme",
     )
     assert errors.from_status(errors.to_status(failure, "octavo.inference.v1.InferenceService")) == failure
 
@@ -68,6 +69,15 @@ def test_there_is_exactly_one_error_info_and_it_names_the_domain():
     info = error_details_pb2.ErrorInfo()
     assert detail.Unpack(info)
     assert (info.reason, info.domain) == ("R", "octavo.kvcache.v1.KVCacheService")
+
+
+def test_too_much_of_something_is_a_quota_failure_with_the_message():
+    failure = Failure(
+        code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="QUEUE_FULL", message="9 wait", quota_subject="requests"
+    )
+    quota = error_details_pb2.QuotaFailure()
+    assert any(detail.Unpack(quota) for detail in errors.to_status(failure, "d").details)
+    assert [(violation.subject, violation.description) for violation in quota.violations] == [("requests", "9 wait")]
 
 
 def test_an_internal_error_names_the_request_and_nothing_else():

@@ -39,6 +39,7 @@ class Stack:
 
     def __init__(self, folder: Path, exits: AsyncExitStack) -> None:
         self.kvcache_addr = f"unix:{folder}/kv.sock"
+        self.kvcache_dialled = self.kvcache_addr  # by the scheduler
         self.scheduler_addr = f"unix:{folder}/sched.sock"
         self.pools = Pools(caching=True)
         self.registry = CollectorRegistry()
@@ -70,7 +71,7 @@ class Stack:
         await self._kvcache.aclose()
 
     async def start_scheduler(self, limits: Limits | None = None, policy: Policy = Policy.FCFS) -> None:
-        kvcache = await self._scheduler.enter_async_context(kvcache_client.connected(self.kvcache_addr))
+        kvcache = await self._scheduler.enter_async_context(kvcache_client.connected(self.kvcache_dialled))
         self.registry = CollectorRegistry()
         running = await self._scheduler.enter_async_context(
             engine.running(kvcache, Reporter(Metrics(self.registry)), limits=limits or Limits(), policy=policy)
@@ -110,7 +111,7 @@ class Stack:
         await self.until(lambda: not self.num_held_blocks and not self._is_in_flight())
 
     def _is_in_flight(self) -> bool:
-        return any(loop.core.has_steps_in_flight for loop in self.engine.workers.loops)
+        return any(loop.core.num_steps_in_flight for loop in self.engine.workers.loops)
 
     async def received(self, worker: FakeWorker, kind: str) -> None:
         """Return when a worker has got a message of this kind."""

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from octavo import server
+from octavo.columns import unpack
+from octavo.common.v1 import common_pb2
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from octavo.kvcache.v1 import kvcache_pb2_grpc
 from scheduler_service import kvcache_client
+from scheduler_service.core.grant_log import GrantedBlocks, Opening, PlanPosition
 from scheduler_service.core.plan import Plan
-from scheduler_service.kvcache_client import KVCacheClient, PoolLost
+from scheduler_service.kvcache_client import KVCacheClient, PoolLost, PoolRefused
 from scheduler_service.worker_hello import Fingerprint, Hello
 
 HELLO = Hello(
@@ -25,6 +28,8 @@ HELLO = Hello(
     ),
 )  # fmt: skip
 
+OPENING = Opening(number=1, granted_after=PlanPosition(0, 0), granted=())
+
 
 class ForgetfulService(kvcache_pb2_grpc.KVCacheServiceServicer):
     """Answers every plan but the first `num_forgotten`."""
@@ -33,11 +38,18 @@ class ForgetfulService(kvcache_pb2_grpc.KVCacheServiceServicer):
         self.num_forgotten = 0
         self.incarnation = 1
         self.refusal = ""
+        self.block_size = 0  # other than asked
+        self.opened: list[pb.OpenPoolRequest] = []
         self.asked: list[bytes] = []
         self.was_asked = asyncio.Event()
 
     async def OpenPool(self, request: pb.OpenPoolRequest, context: Any) -> pb.OpenPoolResponse:
-        return pb.OpenPoolResponse(kvcache_incarnation=self.incarnation)
+        self.opened.append(request)
+        theirs = common_pb2.Fingerprint()
+        theirs.CopyFrom(request.fingerprint)
+        if self.block_size:
+            theirs.block_size = self.block_size
+        return pb.OpenPoolResponse(kvcache_incarnation=self.incarnation, fingerprint=theirs)
 
     async def PlanStep(
         self, requests: AsyncIterator[pb.PlanStepRequest], context: Any
@@ -50,14 +62,18 @@ class ForgetfulService(kvcache_pb2_grpc.KVCacheServiceServicer):
 
     def _answer(self, request: pb.PlanStepRequest) -> pb.PlanStepResponse:
         response = pb.PlanStepResponse(
-            pool_id=request.pool_id, incarnation=request.incarnation, session=request.session, step=request.step,
-            kvcache_incarnation=self.incarnation,
+            pool_id=request.pool_id, incarnation=request.incarnation, session=request.session,
+            opening=request.opening, step=request.step, kvcache_incarnation=self.incarnation,
         )  # fmt: skip
         if self.refusal:
             response.refusal.reason = self.refusal
         else:
             response.grants.SetInParent()
         return response
+
+
+async def open_pool(client: KVCacheClient, hello: Hello = HELLO, opening: Opening = OPENING) -> None:
+    await client.open_pool(hello, (), opening=opening, scheduler_incarnation=9)
 
 
 @pytest.fixture
@@ -76,7 +92,7 @@ async def client(
         server.started(address, register, {}, service_names=["octavo.kvcache.v1.KVCacheService"]),
         kvcache_client.connected(address) as client,
     ):
-        await client.open_pool(HELLO, ())
+        await open_pool(client)
         yield client
 
 
@@ -112,10 +128,32 @@ async def test_an_unknown_pool_must_be_opened_again(client: KVCacheClient, servi
 
 async def test_plans_of_two_pools_do_not_wait_for_each_other(client: KVCacheClient, service: ForgetfulService) -> None:
     other = replace(HELLO, worker_id="v")
-    await client.open_pool(other, ())
+    await open_pool(client, other)
     service.num_forgotten = 1
     slow = asyncio.create_task(client.plan(HELLO, Plan(step=1)))
     await service.was_asked.wait()
     await asyncio.wait_for(client.plan(other, Plan(step=1)), 0.25)
     assert not slow.done()
     await slow
+
+
+async def test_the_pool_is_opened_with_what_was_given_out_lately(
+    client: KVCacheClient, service: ForgetfulService
+) -> None:
+    granted = [GrantedBlocks(PlanPosition(1, 4), [7, 8]), GrantedBlocks(PlanPosition(2, 1), [9])]
+    await open_pool(client, opening=Opening(number=3, granted_after=PlanPosition(1, 2), granted=granted))
+    request = service.opened[-1]
+    assert (request.scheduler_incarnation, request.opening) == (9, 3)
+    assert (request.granted_after_opening, request.granted_after_step) == (1, 2)
+    assert [(each.opening, each.step, unpack("block_ids", each.block_ids).tolist()) for each in request.granted] == [
+        (1, 4, [7, 8]),
+        (2, 1, [9]),
+    ]
+
+
+async def test_a_service_that_hashes_otherwise_is_refused_by_name(
+    client: KVCacheClient, service: ForgetfulService
+) -> None:
+    service.block_size = 32
+    with pytest.raises(PoolRefused, match=r"FINGERPRINT_MISMATCH: block_size of the KV cache service is 32.*has 16"):
+        await open_pool(client)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import grpc
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from octavo.errors import from_rpc_error
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from scheduler_service import worker_link
+from scheduler_service.core.plan import Grants, Plan
+from scheduler_service.worker_hello import Hello
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.paged_worker import continuation
 from tests.fakes.worker import FakeWorker
@@ -55,6 +58,56 @@ async def test_another_worker_takes_over_the_requests_of_the_dead_one(stack: Sta
     stream.cancel()
     await gateway.until(lambda: gateway.state.num_blocks == 63, timeout_s=8)
     await all_right(gateway)
+
+
+async def test_a_plan_that_is_answered_as_its_worker_goes_is_not_settled(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is there, but between it and the loop that waits for it the worker has left."""
+    await stack.dial(FakeWorker())
+    gateway = await stack.ready_gateway()
+    workers, plan = stack.engine.workers, stack.engine.kvcache.plan
+
+    async def answered_too_late(hello: Hello, wishes: Plan) -> Grants:
+        grants = await plan(hello, wishes)
+        monkeypatch.setattr(stack.engine.kvcache, "plan", plan)
+        workers.lose(workers.get("w0"), "it left", has_left=True)
+        return grants
+
+    monkeypatch.setattr(stack.engine.kvcache, "plan", answered_too_late)
+    await gateway.submit(1, PROMPT)
+    await gateway.until(lambda: "no worker" in gateway.state.reason)
+    await stack.dial(FakeWorker("w1", incarnation=2))
+    await gateway.end_of(1)
+    assert gateway.tokens[1] == continuation(PROMPT, 10)
+
+
+async def test_a_request_whose_workers_go_while_one_is_chosen_does_not_wait_for_ever(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for worker_id in ("w0", "w1"):
+        await stack.dial(FakeWorker(worker_id))
+    gateway = await stack.ready_gateway()
+    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    workers, match = stack.engine.workers, stack.engine.kvcache.match
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow_match(prompts: Any) -> list[dict[str, int]]:
+        asked.set()
+        await may_answer.wait()
+        return await match(prompts)
+
+    monkeypatch.setattr(stack.engine.kvcache, "match", slow_match)
+    await gateway.submit(1, PROMPT)
+    await asyncio.wait_for(asked.wait(), 5)
+    for worker_id in ("w0", "w1"):
+        workers.lose(workers.get(worker_id), "it is gone")
+    may_answer.set()
+    (ticket,) = stack.engine._tickets.values()
+    assert ticket.no_worker is not None
+    await stack.dial(FakeWorker("w2", incarnation=2))
+    await gateway.end_of(1)
+    assert gateway.tokens[1] == continuation(PROMPT, 10)
 
 
 async def test_the_same_incarnation_goes_on_where_its_stream_broke(stack: Stack) -> None:

@@ -153,7 +153,27 @@ async def test_the_tenant_comes_from_a_header(header: str):
     assert (request.tenant, request.priority, request.correlation_id) == ("acme", 7, "trace-me")
 
 
-@pytest.mark.parametrize("headers", [{"x-priority": "high"}, {"x-priority": "3000000000"}, {"x-tenant-id": "t" * 257}])
+@pytest.mark.parametrize("header", ["x-request-timeout-ms", "X-Envoy-Expected-Rq-Timeout-Ms"])
+async def test_the_deadline_comes_from_a_header(header: str):
+    fake = FakeGenerator()
+    async with client(fake) as http:
+        await http.post(PATH, json=CHAT, headers={header: "2500"})
+    ((request, _),) = fake.calls
+    assert request.deadline_s == 2.5
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-priority": "high"},
+        {"x-priority": "3000000000"},
+        {"x-tenant-id": "t" * 257},
+        {"x-request-timeout-ms": "soon"},
+        {"x-request-timeout-ms": "0"},
+        {"x-request-timeout-ms": "inf"},
+        {"x-envoy-expected-rq-timeout-ms": "-5"},
+    ],
+)
 async def test_a_bad_header_is_named(headers: dict[str, str]):
     async with client(FakeGenerator()) as http:
         response = await http.post(PATH, json=CHAT, headers=headers)

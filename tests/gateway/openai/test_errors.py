@@ -26,6 +26,8 @@ TABLE = [
     (failed(UNAVAILABLE, "NO_WORKER", 1.0), 503, "server_error", "no_worker"),
     (failed(grpc.StatusCode.FAILED_PRECONDITION, "TOKENIZER_MISMATCH"), 503, "server_error", "tokenizer_mismatch"),
     (failed(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"), 504, "timeout", None),
+    (failed(grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_UNREACHABLE"), 504, "timeout", "deadline_unreachable"),
+    (failed(UNAVAILABLE, "NO_PROGRESS", 5.0), 503, "server_error", "no_progress"),
     (failed(grpc.StatusCode.INTERNAL, "POISONED"), 500, "server_error", None),
     (failed(INVALID, "KV_CAPACITY_EXCEEDED"), 400, "invalid_request_error", "kv_capacity_exceeded"),
 ]  # fmt: skip

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_worker.core import slot_digest
 from gpu_worker.core.batch_state import BatchState
-from gpu_worker.core.step import BadStep, Sampling
+from gpu_worker.core.step import BadStep, Sampling, SlotsDiffer
 from tests.gpu_worker.steps import new_request, packed, step
 
 
@@ -79,6 +80,48 @@ def test_reset_forgets_everything() -> None:
     assert len(state) == 0
     with pytest.raises(BadStep, match="has no rows"):
         state.apply(step(2))
+
+
+def digest_of(handle: int, *, epoch: int = 0, num_computed_tokens: int, block_ids: list[int]) -> int:
+    """What a scheduler sends that believes this of a step's only row."""
+    weight, table = slot_digest.weight(handle, epoch), slot_digest.of_table(packed(block_ids))
+    return slot_digest.of_rows(packed([weight]), packed([table]), np.array([num_computed_tokens]))
+
+
+def test_a_step_of_which_both_sides_believe_the_same_is_taken() -> None:
+    state = with_request()
+    believed = digest_of(5, num_computed_tokens=6, block_ids=[7, 3, 9])
+    state.apply(step(2, new_block_rows=packed([0]), new_block_ids=packed([9]), slots_digest=believed))
+
+
+DIFFERENCES: dict[str, dict[str, Any]] = {
+    "a block that never came": {"block_ids": [7, 3, 9]},
+    "another block": {"block_ids": [7, 2]},
+    "a step that never ran here": {"num_computed_tokens": 7},
+    "another life of the request": {"epoch": 1},
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_a_step_that_would_write_into_wrong_blocks_is_not_taken(difference: str) -> None:
+    believed: dict[str, Any] = {"num_computed_tokens": 6, "block_ids": [7, 3]}
+    state = with_request()
+    with pytest.raises(SlotsDiffer, match="is here"):
+        state.apply(step(2, slots_digest=digest_of(5, **(believed | DIFFERENCES[difference]))))
+
+
+def test_a_difference_although_everything_came_whole_is_an_error_and_no_loss() -> None:
+    """Sending it whole again would not help: somebody has to hear of it."""
+    new = new_request(5, [1, 2, 3], [7])
+    with pytest.raises(BadStep, match="is here") as caught:
+        make_state().apply(step(1, {5: 3}, new_requests=(new,), slots_digest=1))
+    assert not isinstance(caught.value, SlotsDiffer)
+
+
+def test_what_is_missing_or_older_here_must_come_whole() -> None:
+    for changes in ({"handles": packed([9])}, {"new_requests": (new_request(5, [1], [1]),)}):
+        with pytest.raises(SlotsDiffer):
+            with_request().apply(step(2, **changes))
 
 
 BAD_STEPS: dict[str, dict[str, Any]] = {

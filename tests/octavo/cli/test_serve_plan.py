@@ -56,7 +56,7 @@ def test_address_that_was_given_is_kept_and_told_to_the_others():
 def test_flags_come_before_the_environment_and_that_before_defaults():
     environ = {"OCTAVO_SCHEDULER_MAX_NUM_SEQS": "8", "OCTAVO_SCHEDULER_MAX_QUEUE_LEN": "9"}
     settings = serve_plan.load(serve_flags.parse(["--max-num-seqs", "4"]), environ)
-    assert (settings.scheduler.scheduling.max_num_seqs, settings.scheduler.scheduling.max_queue_len) == (4, 9)
+    assert (settings.scheduler.scheduling.max_num_seqs, settings.scheduler.queue.max_queue_len) == (4, 9)
     assert settings.given["scheduler"] == {"max_num_seqs": (4, "flag"), "max_queue_len": (9, "environment")}
     started = variables(plan("--max-num-seqs 4", environ), "scheduler")
     assert started["OCTAVO_SCHEDULER_MAX_NUM_SEQS"] == "4"

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from kvcache_service.core import plan as kv
+from kvcache_service.core.hash_extras import Extras
 from kvcache_service.core.kv_cache_manager import KVCacheManager
 from kvcache_service.core.request import Identity as KVIdentity
 from scheduler_service.core.outcome import Settlement, Update
@@ -37,10 +38,10 @@ def family(letter: str, num_tokens: int) -> list[int]:
 
 def a_request(request_id: str, prompt: Sequence[int], max_tokens: int = 100, **options: object) -> Request:
     rules = options.pop("rules", None) or StopRules(max_tokens=max_tokens)
-    bypass = bool(options.pop("cache_bypass", False))
+    names = {name: options.pop(name) for name in ("tenant", "cache_salt", "cache_bypass") if name in options}
     given: Sequence[int] = options.pop("given", ())  # type: ignore[assignment]
     return Request(
-        identity=Identity(request_id=request_id, cache_bypass=bypass),
+        identity=Identity(request_id=request_id, **names),  # type: ignore[arg-type]
         token_ids=[*prompt, *given],
         num_prompt_tokens=len(prompt),
         rules=rules,  # type: ignore[arg-type]
@@ -150,8 +151,8 @@ class Rig:
         self.reopen_kv()
 
     def reopen_kv(self) -> None:
-        self.kv.adopt([_declared(table) for table in self.core.declare_tables()])
-        self.core.pool_reopened(_figures(self.kv.figures))
+        self.kv.adopt([declared(table) for table in self.core.declare_tables()])
+        self.core.pool_reopened(figures_of(self.kv.figures))
 
     @property
     def running_ids(self) -> list[str]:
@@ -164,7 +165,10 @@ class Rig:
 
 def granted(manager: KVCacheManager, plan: Plan) -> Grants:
     """Ask the real manager."""
-    grants = manager.plan_step(_kv_plan(plan))
+    return granted_of(manager.plan_step(kv_plan(plan)))
+
+
+def granted_of(grants: kv.Grants) -> Grants:
     return Grants(
         grow_num_tokens=grants.grow_num_tokens,
         grow_num_new_blocks=grants.grow_num_new_blocks,
@@ -180,17 +184,22 @@ def granted(manager: KVCacheManager, plan: Plan) -> Grants:
             )
             for admission in grants.admissions
         ],
-        figures=_figures(grants.figures),
+        figures=figures_of(grants.figures),
     )
 
 
-def _figures(used: kv.Figures) -> PoolFigures:
+def figures_of(used: kv.Figures) -> PoolFigures:
     return PoolFigures(
-        num_blocks=used.num_blocks, num_free=used.num_free, num_cached=used.num_cached, num_held=used.num_held
+        num_blocks=used.num_blocks,
+        num_free=used.num_free,
+        num_cached=used.num_cached,
+        num_held=used.num_held,
+        num_held_by_pins_only=used.num_held_by_pins_only,
+        num_fenced=used.num_fenced,
     )
 
 
-def _kv_plan(plan: Plan) -> kv.Plan:
+def kv_plan(plan: Plan) -> kv.Plan:
     columns = plan.commits
     return kv.Plan(
         step=plan.step,
@@ -221,11 +230,11 @@ def _kv_plan(plan: Plan) -> kv.Plan:
 def _declarations(plan: Plan) -> Iterator[kv.Declaration]:
     for new in plan.declares:
         yield kv.Declaration(
-            handle=new.handle, epoch=new.epoch, token_ids=new.token_ids, identity=_kv_identity(new.identity)
+            handle=new.handle, epoch=new.epoch, token_ids=new.token_ids, identity=kv_identity(new.identity)
         )
 
 
-def _declared(table: DeclaredTable) -> kv.DeclaredTable:
+def declared(table: DeclaredTable) -> kv.DeclaredTable:
     return kv.DeclaredTable(
         handle=table.handle,
         epoch=table.epoch,
@@ -233,9 +242,16 @@ def _declared(table: DeclaredTable) -> kv.DeclaredTable:
         block_ids=array("I", table.block_ids),
         num_acked_tokens=table.num_acked_tokens,
         num_computed_tokens=table.num_computed_tokens,
-        identity=_kv_identity(table.identity),
+        identity=kv_identity(table.identity),
     )
 
 
-def _kv_identity(identity: Identity) -> KVIdentity:
-    return KVIdentity(request_id=identity.request_id, is_bypassing_cache=identity.cache_bypass)
+def kv_identity(identity: Identity) -> KVIdentity:
+    return KVIdentity(
+        request_id=identity.request_id, extras=extras_of(identity), is_bypassing_cache=identity.cache_bypass
+    )
+
+
+def extras_of(identity: Identity) -> Extras:
+    """What the KV cache service makes of an identity; here a tenant's name is its namespace."""
+    return Extras(namespace=identity.tenant.encode() or None, salt=identity.cache_salt)

@@ -1,7 +1,7 @@
 """Failed steps, dead workers and lost plans: outputs are kept, blocks are not, and nobody is tried for ever."""
 
 from scheduler_service.core.plan import Limits, StepResult, StepStatus
-from scheduler_service.core.request import Status
+from scheduler_service.core.request import Entry, Status
 from tests.fakes.paged_worker import continuation
 from tests.scheduler_service.core.rig import Rig, family
 
@@ -89,7 +89,7 @@ def test_a_lost_worker_gives_everybody_back_in_order_with_their_outputs() -> Non
     assert not poisoned
     other = Rig()
     for request in reversed(requests):
-        other.core.submit(request, at_front=True)
+        other.core.submit(request, Entry.BACK)
     assert list(other.step()) == ["a", "b", "c"]
     assert [request.num_output_tokens for request in requests] == [2, 2, 1]
 
@@ -102,7 +102,7 @@ def test_three_worker_deaths_poison_what_was_in_flight() -> None:
         requests, poisoned = rig.core.worker_lost()
         rig = Rig()
         for request in requests:
-            rig.core.submit(request, at_front=True)
+            rig.core.submit(request, Entry.BACK)
     assert poisoned == [a]
     assert a.status is Status.ERROR
 
@@ -141,3 +141,18 @@ def test_a_result_that_comes_twice_changes_nothing() -> None:
     rig.step()
     assert not rig.core.update(StepResult(seq=1, token_ids=[5])).outputs
     assert a.num_output_tokens == 1
+
+
+def test_a_hit_on_a_block_that_is_still_to_be_written_is_not_declared_as_written() -> None:
+    rig = Rig(num_blocks=20)
+    for name in "ab":
+        rig.submit(name, family("A", 33), max_tokens=3)
+    rig.plan()
+    assert rig.requests["b"].num_cached_tokens == 32
+    rig.restart_kv()
+    assert [table.num_acked_tokens for table in rig.core.declare_tables()] == [0, 0]
+    assert len(rig.kv.pool.cache) == 0
+    rig.fault()
+    rig.run_to_end()
+    for name in "ab":
+        assert rig.requests[name].output_token_ids == continuation(family("A", 33), 3)

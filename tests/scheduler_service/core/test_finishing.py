@@ -1,4 +1,4 @@
-"""Scenarios 78 to 84 of the design's section 7-F: stop rules, lengths, and what is in flight when a request ends."""
+"""Scenarios 78 to 84 of docs/scenarios.md: stop rules, lengths, and what is in flight when a request ends."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from scheduler_service.core.plan import Limits
 from scheduler_service.core.rejection import ContextLengthExceeded, InvalidParameter, KVCapacityExceeded, QueueFull
 from scheduler_service.core.request import Status, StopRules
 from tests.fakes.paged_worker import continuation
-from tests.scheduler_service.core.rig import Rig, family
+from tests.scheduler_service.core.rig import Rig, a_request, family
 
 EOS = 2
 
@@ -21,7 +21,7 @@ def a_decoding(rules: StopRules) -> Rig:
     return rig
 
 
-def test_78_a_stop_token_ends_the_request_and_what_follows_is_discarded() -> None:
+def test_scenario_78_a_stop_token_ends_the_request_and_what_follows_is_discarded() -> None:
     rig = a_decoding(StopRules(max_tokens=100, stop_token_ids=frozenset({42})))
     update = rig.outcome_of_drafts([10, 42, 12])
     a = rig.requests["a"]
@@ -29,21 +29,29 @@ def test_78_a_stop_token_ends_the_request_and_what_follows_is_discarded() -> Non
     assert (a.status, a.stop_token_id) == (Status.STOPPED, 42)
 
 
-def test_78_max_tokens_ends_the_request_and_what_follows_is_discarded() -> None:
+def test_scenario_78_max_tokens_ends_the_request_and_what_follows_is_discarded() -> None:
     rig = a_decoding(StopRules(max_tokens=3))
     update = rig.outcome_of_drafts([10, 11, 12])
     assert update.outputs[0].token_ids == [10, 11]
     assert rig.requests["a"].status is Status.LENGTH
 
 
-def test_78_an_ignored_end_of_sequence_is_a_token_like_any_other() -> None:
+def test_scenario_78_of_three_first_tokens_two_are_kept() -> None:
+    a = a_request("a", [7], max_tokens=2)
+    a.place(1, max_model_len=100)
+    a.enter(Status.RUNNING)
+    assert a.append([10, 11, 12]) == [10, 11]
+    assert (a.status, a.output_token_ids) == (Status.LENGTH, [10, 11])
+
+
+def test_scenario_78_an_ignored_end_of_sequence_is_a_token_like_any_other() -> None:
     rig = a_decoding(StopRules(max_tokens=100, ignore_eos=True, eos_token_ids=frozenset({EOS})))
     update = rig.outcome_of_drafts([EOS, 10, 11])
     assert update.outputs[0].token_ids == [EOS, 10, 11]
     assert rig.requests["a"].status is Status.RUNNING
 
 
-def test_79_no_end_of_sequence_before_min_tokens() -> None:
+def test_scenario_79_no_end_of_sequence_before_min_tokens() -> None:
     rig = Rig()
     a = rig.submit("a", [7], rules=StopRules(max_tokens=100, min_tokens=5, eos_token_ids=frozenset({EOS})))
     for number in range(1, 10):
@@ -55,14 +63,14 @@ def test_79_no_end_of_sequence_before_min_tokens() -> None:
 
 
 @pytest.mark.parametrize(("length", "num_outputs"), [(30, 2), (31, 1)])
-def test_80_the_context_limit_clamps_max_tokens(length: int, num_outputs: int) -> None:
+def test_scenario_80_the_context_limit_clamps_max_tokens(length: int, num_outputs: int) -> None:
     rig = Rig(max_model_len=32)
     a = rig.submit("a", family("A", length), max_tokens=100)
     rig.run_to_end()
     assert (a.status, a.num_output_tokens) == (Status.LENGTH, num_outputs)
 
 
-def test_80_a_prompt_that_leaves_no_room_is_rejected_with_the_numbers() -> None:
+def test_scenario_80_a_prompt_that_leaves_no_room_is_rejected_with_the_numbers() -> None:
     rig = Rig(max_model_len=32)
     with pytest.raises(ContextLengthExceeded, match="32") as caught:
         rig.submit("a", family("A", 32))
@@ -93,7 +101,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     assert caught.value.retry_after_s is not None
 
 
-def test_82_blocks_return_at_once_while_another_request_is_in_flight() -> None:
+def test_scenario_82_blocks_return_at_once_while_another_request_is_in_flight() -> None:
     rig = Rig(window=2)
     rig.submit("a", family("A", 10), max_tokens=1)
     rig.submit("b", family("B", 10))
@@ -102,11 +110,12 @@ def test_82_blocks_return_at_once_while_another_request_is_in_flight() -> None:
     rig.result()
     rig.plan()
     assert rig.requests["a"].status is Status.LENGTH
+    assert rig.core.num_steps_in_flight
     assert rig.kv.figures.num_held == 1
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2, 3, 5])
-def test_83_nothing_is_planned_beyond_the_last_token(num_outputs: int) -> None:
+def test_scenario_83_nothing_is_planned_beyond_the_last_token(num_outputs: int) -> None:
     rig = Rig(window=2)
     for name in "ab":
         rig.submit(name, family(name.upper(), 10), max_tokens=num_outputs)
@@ -116,13 +125,14 @@ def test_83_nothing_is_planned_beyond_the_last_token(num_outputs: int) -> None:
         assert rig.requests[name].output_token_ids == continuation(family(name.upper(), 10), num_outputs)
 
 
-def test_84_in_the_end_everything_is_given_back_and_told_once() -> None:
+def test_scenario_84_in_the_end_everything_is_given_back_and_told_once() -> None:
     rig = Rig()
     for number in range(5):
         rig.submit(f"r{number}", family(chr(65 + number), 10), max_tokens=10)
     rig.run_to_end()
     figures = rig.kv.figures
     assert not rig.kv.requests
+    assert [rig.kv.pool.ref_cnt(block_id) for block_id in range(1000)] == [0] * 1000
     assert (figures.num_free, figures.num_cached, figures.num_held) == (999, 5, 0)
     assert rig.finished_ids == ["r0", "r1", "r2", "r3", "r4"]
 

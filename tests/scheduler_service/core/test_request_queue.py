@@ -1,13 +1,14 @@
 """The order of the waiting queue."""
 
-from scheduler_service.core.policy import Policy
+from scheduler_service.core.plan import Limits
+from scheduler_service.core.policy import Policy, order
 from scheduler_service.core.request import Request, Status
 from scheduler_service.core.request_queue import RequestQueue
 from tests.scheduler_service.core.rig import a_request
 
 
 def a_queue(policy: Policy, *entries: tuple[str, int, float]) -> tuple[RequestQueue, dict[str, Request]]:
-    queue, requests = RequestQueue(policy), dict[str, Request]()
+    queue, requests = RequestQueue(order(policy, Limits())), dict[str, Request]()
     for name, priority, arrival in entries:
         requests[name] = a_request(name, [1], priority=priority, arrival=arrival)
         queue.add(requests[name])

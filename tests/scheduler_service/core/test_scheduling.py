@@ -1,4 +1,4 @@
-"""Scenarios 45 to 62 of the design's section 7-D: budget, chunks, hits, slots."""
+"""Scenarios 45 to 62 of docs/scenarios.md: budget, chunks, hits, slots."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from scheduler_service.core.request import Status
 from tests.scheduler_service.core.rig import Rig, family
 
 
-def test_45_all_fit_and_are_planned_in_arrival_order() -> None:
+def test_scenario_45_all_fit_and_are_planned_in_arrival_order() -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=8192, max_num_seqs=16))
     for number in range(10):
         rig.submit(f"r{number}", family(chr(65 + number), 10))
@@ -15,7 +15,7 @@ def test_45_all_fit_and_are_planned_in_arrival_order() -> None:
     assert rig.core.num_waiting == 0
 
 
-def test_46_the_threshold_lets_others_pass_a_long_prompt() -> None:
+def test_scenario_46_the_threshold_lets_others_pass_a_long_prompt() -> None:
     limits = Limits(max_num_batched_tokens=1024, long_prefill_token_threshold=400)
     rig = Rig(limits=limits)
     for number in range(3):
@@ -24,14 +24,14 @@ def test_46_the_threshold_lets_others_pass_a_long_prompt() -> None:
 
 
 @pytest.mark.parametrize(("is_chunked", "expected"), [(True, {"r0": 800, "r1": 224}), (False, {"r0": 800})])
-def test_47_the_head_of_the_queue_is_not_overtaken(is_chunked: bool, expected: dict[str, int]) -> None:
+def test_scenario_47_the_head_of_the_queue_is_not_overtaken(is_chunked: bool, expected: dict[str, int]) -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=1024, max_num_seqs=3, is_chunked_prefill=is_chunked))
     for number, length in enumerate([800, 800, 10, 10]):
         rig.submit(f"r{number}", family(chr(65 + number), length))
     assert rig.step() == expected
 
 
-def test_48_decoding_goes_first_and_the_prompt_gets_the_rest() -> None:
+def test_scenario_48_decoding_goes_first_and_the_prompt_gets_the_rest() -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=64))
     rig.submit("a", family("A", 10))
     rig.step()
@@ -39,7 +39,7 @@ def test_48_decoding_goes_first_and_the_prompt_gets_the_rest() -> None:
     assert [rig.step() for _ in range(3)] == [{"a": 1, "b": 63}, {"a": 1, "b": 37}, {"a": 1, "b": 1}]
 
 
-def test_49_blocked_requests_are_set_aside_and_others_pass() -> None:
+def test_scenario_49_blocked_requests_are_set_aside_and_others_pass() -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=100))
     for number in range(5):
         rig.submit(f"r{number}", family(chr(65 + number), 50))
@@ -49,7 +49,7 @@ def test_49_blocked_requests_are_set_aside_and_others_pass() -> None:
     assert (len(rig.core.running), rig.core.num_waiting - rig.core.num_set_aside, rig.core.num_set_aside) == (2, 1, 2)
 
 
-def test_49_a_request_that_is_ready_again_keeps_its_place() -> None:
+def test_scenario_49_a_request_that_is_ready_again_keeps_its_place() -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=100))
     for number in range(2):
         rig.submit(f"r{number}", family(chr(65 + number), 50))
@@ -58,7 +58,7 @@ def test_49_a_request_that_is_ready_again_keeps_its_place() -> None:
     assert list(rig.step()) == ["r0", "r1"]
 
 
-def test_50_slots_are_reused_when_requests_finish() -> None:
+def test_scenario_50_slots_are_reused_when_requests_finish() -> None:
     rig = Rig(limits=Limits(max_num_seqs=2))
     for number in range(4):
         rig.submit(f"r{number}", family(chr(65 + number), 10), max_tokens=2)
@@ -66,7 +66,7 @@ def test_50_slots_are_reused_when_requests_finish() -> None:
     assert steps == [{"r0": 10, "r1": 10}, {"r0": 1, "r1": 1}, {"r2": 10, "r3": 10}, {"r2": 1, "r3": 1}]
 
 
-def test_50_a_request_whose_every_token_is_planned_holds_no_slot() -> None:
+def test_scenario_50_a_request_whose_every_token_is_planned_holds_no_slot() -> None:
     rig = Rig(limits=Limits(max_num_seqs=1), window=2)
     rig.submit("a", family("A", 10), max_tokens=1)
     rig.submit("b", family("B", 10), max_tokens=1)
@@ -75,7 +75,7 @@ def test_50_a_request_whose_every_token_is_planned_holds_no_slot() -> None:
     assert rig.running_ids == ["a", "b"]
 
 
-def test_52_the_first_chunk_starts_behind_the_cached_prefix() -> None:
+def test_scenario_52_the_first_chunk_starts_behind_the_cached_prefix() -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=20))
     rig.submit("a", family("A", 48), max_tokens=1)
     rig.run_to_end()
@@ -90,7 +90,7 @@ def test_52_the_first_chunk_starts_behind_the_cached_prefix() -> None:
     assert b.num_cached_tokens == 48
 
 
-def test_57_the_watermark_holds_only_while_somebody_runs() -> None:
+def test_scenario_57_the_watermark_holds_only_while_somebody_runs() -> None:
     rig = Rig(num_blocks=21, limits=Limits(watermark=0.1))
     rig.submit("a", family("A", 14 * 16 - 1))
     rig.step()
@@ -102,7 +102,7 @@ def test_57_the_watermark_holds_only_while_somebody_runs() -> None:
     assert alone.kv.figures.num_free == 15
 
 
-def test_58_new_blocks_are_sent_when_they_are_needed() -> None:
+def test_scenario_58_new_blocks_are_sent_when_they_are_needed() -> None:
     rig = Rig()
     rig.submit("a", family("A", 30))
     sent = []
@@ -114,22 +114,24 @@ def test_58_new_blocks_are_sent_when_they_are_needed() -> None:
     assert sent == [[1, 2], [], [], [3], []]
 
 
-def test_59_a_like_prompt_shares_the_blocks_reserved_in_the_same_step() -> None:
+def test_scenario_59_a_like_prompt_shares_the_blocks_reserved_in_the_same_step() -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=1000))
     rig.submit("a", family("A", 100))
     rig.submit("b", family("A", 100))
     assert rig.step() == {"a": 100, "b": 4}
+    assert rig.table("b")[:6] == rig.table("a")[:6] == [1, 2, 3, 4, 5, 6]
 
 
-def test_60_children_of_one_prompt_share_its_full_blocks() -> None:
+def test_scenario_60_children_of_one_prompt_share_its_full_blocks() -> None:
     rig = Rig()
     for number in range(3):
         rig.submit(f"n{number}", family("A", 33))
     assert list(rig.step().values()) == [33, 1, 1]
     assert [rig.table(f"n{number}") for number in range(3)] == [[1, 2, 3], [1, 2, 4], [1, 2, 5]]
+    assert [rig.kv.pool.ref_cnt(block_id) for block_id in (1, 2)] == [3, 3]
 
 
-def test_62_waiting_requests_can_be_aborted_and_nothing_else_happens() -> None:
+def test_scenario_62_waiting_requests_can_be_aborted_and_nothing_else_happens() -> None:
     rig = Rig()
     for number in range(10):
         rig.submit(f"r{number}", family(chr(65 + number), 10))
