@@ -54,7 +54,7 @@ class Write:
 class Journal:
     """The changes of one opening of a pool that are not written yet. Bounded: too many, and all is written anew."""
 
-    def __init__(self, pool: Pool, author: Author, now_s: float) -> None:
+    def __init__(self, pool: Pool, author: Author, *, now_s: float) -> None:
         """Everything is to be written."""
         self.pool = pool
         self.num_noted = 1  # changes so far, the opening included

@@ -4,11 +4,10 @@ import hmac
 import time
 from array import array
 from collections.abc import Mapping
-from typing import Any
 
 from kvcache_service import metadata_record as record
 from kvcache_service.core.restore import PoolRecord
-from kvcache_service.redis_client import Client
+from kvcache_service.redis_client import Client, answered
 
 SCAN_FIELDS = 5000  # of a hash at a time, so that Redis serves others in between
 MAX_READINGS = 3  # of a record that changes while it is read
@@ -16,13 +15,13 @@ MAX_READINGS = 3  # of a record that changes while it is read
 
 async def public_prefixes(client: Client, kvcache_id: str) -> "dict[str, array[int]]":
     """The public prefixes by name."""
-    found: dict[bytes, bytes] = await _call(client.hgetall(record.public_key(kvcache_id)))
+    found: dict[bytes, bytes] = await answered(client.hgetall(record.public_key(kvcache_id)))
     return {name.decode(): record.numbers(packed) for name, packed in found.items()}
 
 
 async def pool_ids(client: Client, kvcache_id: str) -> list[str]:
     """The pools that are recorded."""
-    found: set[bytes] = await _call(client.smembers(record.directory_key(kvcache_id)))
+    found: set[bytes] = await answered(client.smembers(record.directory_key(kvcache_id)))
     return sorted(pool_id.decode() for pool_id in found)
 
 
@@ -38,7 +37,7 @@ async def pools(client: Client, kvcache_id: str, *, key_check: bytes, now_s: flo
 async def pool(client: Client, keys: record.PoolKeys, *, key_check: bytes, now_s: float) -> PoolRecord | None:
     """One record, as of one moment; None if there is none, or if it will not stay the same while it is read."""
     for _ in range(MAX_READINGS):
-        meta: dict[bytes, bytes] = await _call(client.hgetall(keys.meta))
+        meta: dict[bytes, bytes] = await answered(client.hgetall(keys.meta))
         found = record.recorded_pool(meta)
         if found is None:
             return None
@@ -46,7 +45,7 @@ async def pool(client: Client, keys: record.PoolKeys, *, key_check: bytes, now_s
         _take_blocks(found, await _hash(client, keys.blocks), is_same_key=is_same_key)
         _take_pins(found, await _hash(client, keys.pins), is_same_key=is_same_key, now_s=now_s)
         _take_tenants(found, await _hash(client, keys.tenants), is_same_key=is_same_key)
-        if await _call(client.hget(keys.meta, "record")) == meta[b"record"]:
+        if await answered(client.hget(keys.meta, "record")) == meta[b"record"]:
             return found
     return None
 
@@ -76,12 +75,7 @@ async def _hash(client: Client, key: str) -> dict[bytes, bytes]:
     """A hash, however large. One that grows or shrinks meanwhile shows some fields twice."""
     cursor, found = 0, dict[bytes, bytes]()
     while True:
-        cursor, fields = await _call(client.hscan(key, cursor, count=SCAN_FIELDS))
+        cursor, fields = await answered(client.hscan(key, cursor, count=SCAN_FIELDS))
         found.update(fields)
         if not cursor:
             return found
-
-
-async def _call(answer: Any) -> Any:
-    """The client's types say that an answer may be there at once; it never is."""
-    return await answer

@@ -25,7 +25,8 @@ from kvcache_service.core.block import HASH_BYTES, hash_of
 from kvcache_service.core.block_hash import Fingerprint
 from kvcache_service.core.pools import Pool
 from kvcache_service.core.restore import PoolRecord, Position, RecordedBlock, RecordedPin
-from kvcache_service.core.statistics import TokenCounts
+from kvcache_service.core.statistics import MissReason, TokenCounts
+from kvcache_service.core.totals import Totals
 
 SCHEMA = 2
 NO_HASH = NO_NAMESPACE = bytes(HASH_BYTES)
@@ -115,23 +116,16 @@ def facts(pool: Pool, position: Position, *, kvcache_incarnation: int, key_check
         "step": position.step,
         "num_blocks": pool.manager.pool.num_blocks,
         **dataclasses.asdict(pool.fingerprint),
-        **{f"{TOTAL}{name}": number for name, number in totals(pool).items()},
+        **{f"{TOTAL}{name}": number for name, number in _named(totals(pool)).items()},
     }
     return [(name.encode(), _text(value)) for name, value in values.items()]
 
 
-def totals(pool: Pool) -> dict[str, int]:
+def totals(pool: Pool) -> Totals:
     """What was counted since the worker began, restarts of this service not regarded."""
-    counted = pool.manager.statistics
-    return {
-        "query_tokens": counted.num_query_tokens,
-        "hit_tokens": counted.num_hit_tokens,
-        "preempted_query_tokens": counted.num_preempted_query_tokens,
-        "preempted_hit_tokens": counted.num_preempted_hit_tokens,
-        "near_misses": counted.num_near_misses,
-        "evicted_blocks": pool.manager.pool.num_evicted,
-        **{f"misses_{reason.value}": number for reason, number in counted.misses.items()},
-    }
+    counted = Totals()
+    counted.add(pool.manager)
+    return counted
 
 
 def place(pool: Pool, key: bytes) -> bytes:
@@ -213,11 +207,7 @@ def recorded_pool(meta: Mapping[bytes, bytes]) -> PoolRecord | None:
             kv_dtype=meta.get(b"kv_dtype", b"").decode(),
             kv_layout=meta.get(b"kv_layout", b"").decode(),
         ),
-        totals={
-            name.decode().removeprefix(TOTAL): int(value)
-            for name, value in meta.items()
-            if name.startswith(TOTAL.encode())
-        },
+        totals=_recorded_totals(meta),
     )
 
 
@@ -230,6 +220,38 @@ def array_bytes(values: Iterable[int]) -> bytes:
 def numbers(packed: bytes) -> "array[int]":
     """What `array_bytes` packed."""
     return array("I", struct.unpack(f"<{len(packed) // 4}I", packed))
+
+
+def _named(counted: Totals) -> dict[str, int]:
+    """Totals by the names of their fields."""
+    return {
+        "query_tokens": counted.num_query_tokens,
+        "hit_tokens": counted.num_hit_tokens,
+        "preempted_query_tokens": counted.num_preempted_query_tokens,
+        "preempted_hit_tokens": counted.num_preempted_hit_tokens,
+        "near_misses": counted.num_near_misses,
+        "evicted_blocks": counted.num_evicted_blocks,
+        "pins_given_way": counted.num_pins_given_way,
+        **{f"misses_{reason.value}": number for reason, number in counted.misses.items()},
+    }
+
+
+def _recorded_totals(meta: Mapping[bytes, bytes]) -> Totals:
+    """What `_named` said; 0 for a field that the writer did not know."""
+
+    def number(name: str) -> int:
+        return int(meta.get(f"{TOTAL}{name}".encode(), 0))
+
+    return Totals(
+        num_query_tokens=number("query_tokens"),
+        num_hit_tokens=number("hit_tokens"),
+        num_preempted_query_tokens=number("preempted_query_tokens"),
+        num_preempted_hit_tokens=number("preempted_hit_tokens"),
+        num_near_misses=number("near_misses"),
+        num_evicted_blocks=number("evicted_blocks"),
+        num_pins_given_way=number("pins_given_way"),
+        misses={reason: number(f"misses_{reason.value}") for reason in MissReason},
+    )
 
 
 def _text(value: str | int | bytes) -> bytes:

@@ -123,7 +123,7 @@ class MetadataStore:
     def opened(self, pool: Pool) -> None:
         """A pool was opened, perhaps again: all of it is to be written."""
         self._writer.owed.closed.discard(pool.key.pool_id)
-        self._writer.journals[pool.key.pool_id] = Journal(pool, self._author, time.monotonic())
+        self._writer.journals[pool.key.pool_id] = Journal(pool, self._author, now_s=time.monotonic())
         self._writer.wake()
 
     def changed(self, pool: Pool, events: Iterable[Event]) -> None:

@@ -12,7 +12,7 @@ from kvcache_service import metadata_record as record
 from kvcache_service import metadata_scripts as scripts
 from kvcache_service import redis_client
 from kvcache_service.metadata_journal import EXPIRY_S, PIECE_KEYS, Author, Journal, Write
-from kvcache_service.redis_client import FAILURES
+from kvcache_service.redis_client import FAILURES, answered
 from octavo import logs
 
 GATHER_S = 0.02  # how long changes are gathered before they are written
@@ -99,7 +99,7 @@ class MetadataWriter:
         """Write one piece of what there is to say; whether there is more to say at once."""
         try:
             if not self.is_connected:
-                await _call(self.client.ping())
+                await answered(self.client.ping())
                 self._reached()
             await self._write_owed()
             has_more = await self._write_journals()
@@ -118,14 +118,14 @@ class MetadataWriter:
             owed.closed.update(pool_id for pool_id in recorded if pool_id not in self.journals)
             owed.is_sweep_due = False
         for pool_id in list(owed.closed):
-            await _call(self.client.unlink(*record.pool_keys(kvcache_id, pool_id).all))
-            await _call(self.client.srem(record.directory_key(kvcache_id), pool_id))
+            await answered(self.client.unlink(*record.pool_keys(kvcache_id, pool_id).all))
+            await answered(self.client.srem(record.directory_key(kvcache_id), pool_id))
             self._listed.discard(pool_id)
             owed.closed.discard(pool_id)  # one that was opened meanwhile is written anew, after this
         if owed.public is not None:
             public = owed.public
             blob = record.blob((name.encode(), packed) for name, packed in public.items())
-            await _call(self.client.eval(scripts.REPLACE, 1, record.public_key(kvcache_id), blob))
+            await answered(self.client.eval(scripts.REPLACE, 1, record.public_key(kvcache_id), blob))
             if owed.public is public:
                 owed.public = None
 
@@ -180,7 +180,7 @@ class MetadataWriter:
         """A pool is in the directory before its record is there, so that no record is without an owner."""
         pool_ids = self.journals.keys() - self._listed
         if pool_ids:
-            await _call(self.client.sadd(record.directory_key(self._author.kvcache_id), *pool_ids))
+            await answered(self.client.sadd(record.directory_key(self._author.kvcache_id), *pool_ids))
             self._listed |= pool_ids
 
     async def _execute(self, writes: Iterable[Write]) -> list[Any]:
@@ -213,8 +213,3 @@ class MetadataWriter:
         if self._was_lost:
             self._note_all()
         self.is_connected, self._was_lost = True, False
-
-
-async def _call(answer: Any) -> Any:
-    """The client's types say that an answer may be there at once; it never is."""
-    return await answer

@@ -15,10 +15,10 @@ def record_admissions(manager: KVCacheManager, admissions: Sequence[Admission], 
     end_ns = telemetry.now_ns()
     for admission in admissions:
         if admission.status is AdmissionStatus.ADMITTED or admission.num_refusals == 1:
-            _record(manager, admission, start_ns, end_ns)
+            _record(manager, admission, start_ns=start_ns, end_ns=end_ns)
 
 
-def _record(manager: KVCacheManager, admission: Admission, start_ns: int, end_ns: int) -> None:
+def _record(manager: KVCacheManager, admission: Admission, *, start_ns: int, end_ns: int) -> None:
     identity = manager.request(admission.handle).identity
     parent = telemetry.context_from_bytes(identity.trace_context)
     if parent is None:

@@ -137,7 +137,7 @@ def plan(message: pb.PlanStepRequest, identities: Identities, *, block_size: int
         ),
         forgotten_handles=unpack("forgotten_handles", message.forgotten_handles),
         failed_step=message.failed_step,
-        declares=[_declaration(declared, identities, block_size) for declared in message.declares],
+        declares=[_declaration(declared, identities, block_size=block_size) for declared in message.declares],
         token_budget=message.token_budget,
         max_admissions=message.max_admissions,
         long_prefill_token_threshold=message.long_prefill_token_threshold,
@@ -207,7 +207,7 @@ def _commits(message: pb.Commits) -> Commits:
     )
 
 
-def _declaration(message: pb.Declare, identities: Identities, block_size: int) -> Declaration:
+def _declaration(message: pb.Declare, identities: Identities, *, block_size: int) -> Declaration:
     token_ids = unpack("declares.token_ids", message.token_ids)
     return Declaration(
         handle=message.handle,

@@ -200,7 +200,7 @@ class KVCacheClient:
         asked = self._asked.get((response.pool_id, response.incarnation))
         if asked is None or asked.answer.done():
             return
-        if _name(response) == _name(asked.request):
+        if _is_answer(response, asked.request):
             asked.answer.set_result(response)
 
 
@@ -229,9 +229,10 @@ def _check_fingerprint(hello: Hello, response: pb.OpenPoolResponse) -> None:
         )
 
 
-def _name(message: pb.PlanStepRequest | pb.PlanStepResponse) -> tuple[int, int, int]:
-    """Which plan of a pool it is: numbers of plans begin again with every opening."""
-    return (message.session, message.opening, message.step)
+def _is_answer(response: pb.PlanStepResponse, request: pb.PlanStepRequest) -> bool:
+    """Whether it is to this plan of the pool: numbers of plans begin again with every opening."""
+    is_same_opening = response.session == request.session and response.opening == request.opening
+    return is_same_opening and response.step == request.step
 
 
 def _key(hello: Hello) -> _Key:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcache_service.core.block import NULL_BLOCK_ID
@@ -13,6 +14,15 @@ from kvcache_service.core.statistics import MissReason
 if TYPE_CHECKING:
     from kvcache_service.core.kv_cache_manager import KVCacheManager
     from kvcache_service.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """What the known tokens of a request found in the prefix cache."""
+
+    request: Request
+    num_known_tokens: int
+    hits: list[int]
 
 
 def admit(
@@ -28,6 +38,7 @@ def admit(
     assert not request.block_table, f"request {request.handle} runs already; grow it"
     pool, known = manager.pool, num_known_tokens
     hits = manager.hits(request, known)
+    lookup = _Lookup(request, known, hits)
     num_cached = len(hits) * manager.block_size
     granted = known - num_cached if num_tokens is None else min(known - num_cached, num_tokens)
     if granted <= 0:
@@ -36,15 +47,13 @@ def admit(
     in_the_end = manager.num_blocks_for(known) - len(hits) if manager.has_full_sequence_gate else 0
     num_blocks = max(num_new_blocks, in_the_end) + num_watermark_blocks
     num_evicted_before = pool.num_evicted
-    is_admitted = _fits(manager, hits, num_blocks)
+    is_admitted = _fits(manager, hits, num_blocks=num_blocks)
     request.num_refusals = 0 if is_admitted else request.num_refusals + 1
-    reason = None  # of later refusals nobody asks
-    if request.num_refusals < 2:
-        reason = _reason(manager, request, known, hits)
+    reason = _reason(manager, lookup) if request.num_refusals < 2 else None  # of later refusals nobody asks
     if is_admitted:
-        assert reason is not None
-        _count(manager, request, known, hits, reason)
-        _start(manager, request, hits, num_new_blocks, num_computed_tokens=num_cached + granted)
+        assert reason is not None, f"request {request.handle} is admitted after {request.num_refusals} refusals"
+        _count(manager, lookup, reason=reason)
+        _start(manager, lookup, num_new_blocks=num_new_blocks, num_computed_tokens=num_cached + granted)
     return Admission(
         handle=request.handle,
         status=AdmissionStatus.ADMITTED if is_admitted else AdmissionStatus.REFUSED,
@@ -58,7 +67,7 @@ def admit(
     )
 
 
-def _fits(manager: KVCacheManager, hits: list[int], num_blocks: int) -> bool:
+def _fits(manager: KVCacheManager, hits: list[int], *, num_blocks: int) -> bool:
     """Whether so many blocks are free besides the hit ones; hit blocks that nobody uses are among the free ones.
 
     If nobody runs, pins give way, but never for what would not fit into the empty pool.
@@ -71,9 +80,8 @@ def _fits(manager: KVCacheManager, hits: list[int], num_blocks: int) -> bool:
     return True
 
 
-def _start(
-    manager: KVCacheManager, request: Request, hits: list[int], num_new_blocks: int, *, num_computed_tokens: int
-) -> None:
+def _start(manager: KVCacheManager, lookup: _Lookup, *, num_new_blocks: int, num_computed_tokens: int) -> None:
+    request, hits = lookup.request, lookup.hits
     manager.pool.touch(hits)
     manager.extend_table(request, hits + manager.pool.allocate(num_new_blocks))
     manager.running[request.handle] = request
@@ -82,31 +90,30 @@ def _start(
     manager.publication.reserve(request, manager.step, start=len(hits) * manager.block_size)
 
 
-def _reason(manager: KVCacheManager, request: Request, num_known_tokens: int, hits: list[int]) -> MissReason:
-    token_ids = request.token_ids
-    if num_known_tokens < len(token_ids):
-        token_ids = token_ids[:num_known_tokens]
-    return miss_reason(manager, request.identity, token_ids=token_ids, keys=request.keys, num_hits=len(hits))
+def _reason(manager: KVCacheManager, lookup: _Lookup) -> MissReason:
+    request, token_ids = lookup.request, lookup.request.token_ids
+    if lookup.num_known_tokens < len(token_ids):
+        token_ids = token_ids[: lookup.num_known_tokens]
+    return miss_reason(manager, request.identity, token_ids=token_ids, keys=request.keys, num_hits=len(lookup.hits))
 
 
-def _count(
-    manager: KVCacheManager, request: Request, num_known_tokens: int, hits: list[int], reason: MissReason
-) -> None:
+def _count(manager: KVCacheManager, lookup: _Lookup, *, reason: MissReason) -> None:
     """Once per admission, never per retry; requests that read nothing are not counted."""
-    was_preempted = request.epoch > 0
+    was_preempted = lookup.request.epoch > 0
     if not was_preempted:
-        manager.statistics.count_miss(reason, is_near=_is_near_miss(manager, request, hits))
+        manager.statistics.count_miss(reason, is_near=_is_near_miss(manager, lookup))
     if reason is not MissReason.BYPASSED:
         manager.statistics.count_admission(
-            num_known_tokens,
-            len(hits) * manager.block_size,
+            lookup.num_known_tokens,
+            len(lookup.hits) * manager.block_size,
             was_preempted=was_preempted,
-            namespace=request.identity.extras.namespace,
+            namespace=lookup.request.identity.extras.namespace,
         )
 
 
-def _is_near_miss(manager: KVCacheManager, request: Request, hits: list[int]) -> bool:
+def _is_near_miss(manager: KVCacheManager, lookup: _Lookup) -> bool:
     """Whether the block behind the hits begins like the one that was named there last, but is not cached itself."""
+    request, hits = lookup.request, lookup.hits
     extras, num_hits = request.identity.extras, len(hits)
     if request.identity.is_bypassing_cache or (not hits and (extras.salt or extras.adapter is not None)):
         return False

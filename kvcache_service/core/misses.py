@@ -30,12 +30,12 @@ def miss_reason(
         return MissReason.PARTIAL_BLOCK
     if manager.pool.cache.was_evicted(keys[num_hits]):
         return MissReason.EVICTED
-    if _is_here_for_others(manager, identity.extras, token_ids, num_hits):
+    if _is_here_for_others(manager, identity.extras, token_ids=token_ids, index=num_hits):
         return MissReason.OTHER_NAMESPACE
     return MissReason.COLD
 
 
-def _is_here_for_others(manager: KVCacheManager, extras: Extras, token_ids: array[int], index: int) -> bool:
+def _is_here_for_others(manager: KVCacheManager, extras: Extras, *, token_ids: array[int], index: int) -> bool:
     """Whether block `index` is cached outside the namespaces, without the salt, or for one of the last tenants."""
     if index < extras.namespace_block:
         return False  # a public block has the same name for all

@@ -20,7 +20,8 @@ from kvcache_service.core.block_hash import Fingerprint
 from kvcache_service.core.errors import PinQuotaExceeded
 from kvcache_service.core.events import BlocksStored
 from kvcache_service.core.pins import PinName
-from kvcache_service.core.statistics import MissReason, TokenCounts
+from kvcache_service.core.statistics import TokenCounts
+from kvcache_service.core.totals import Totals
 
 if TYPE_CHECKING:
     from kvcache_service.core.block_pool import BlockPool
@@ -99,7 +100,7 @@ class PoolRecord:
     fingerprint: Fingerprint
     blocks: list[RecordedBlock] = field(default_factory=list)
     pins: list[RecordedPin] = field(default_factory=list)
-    totals: dict[str, int] = field(default_factory=dict)  # what was counted, by name
+    totals: Totals = field(default_factory=Totals)
     tenants: dict[bytes | None, TokenCounts] = field(default_factory=dict)  # the same of each namespace
 
     def erase(self, namespace: bytes) -> bool:
@@ -167,15 +168,15 @@ def restore(manager: KVCacheManager, record: PoolRecord, opening: Opening) -> in
 def restore_totals(manager: KVCacheManager, record: PoolRecord) -> None:
     """Go on counting where the record stopped."""
     counted, totals = manager.statistics, record.totals
-    counted.num_query_tokens = totals.get("query_tokens", 0)
-    counted.num_hit_tokens = totals.get("hit_tokens", 0)
-    counted.num_preempted_query_tokens = totals.get("preempted_query_tokens", 0)
-    counted.num_preempted_hit_tokens = totals.get("preempted_hit_tokens", 0)
-    counted.num_near_misses = totals.get("near_misses", 0)
-    for reason in MissReason:
-        counted.misses[reason] = totals.get(f"misses_{reason.value}", 0)
+    counted.num_query_tokens = totals.num_query_tokens
+    counted.num_hit_tokens = totals.num_hit_tokens
+    counted.num_preempted_query_tokens = totals.num_preempted_query_tokens
+    counted.num_preempted_hit_tokens = totals.num_preempted_hit_tokens
+    counted.num_near_misses = totals.num_near_misses
+    counted.misses.update(totals.misses)
     counted.by_namespace.update(record.tenants)
-    manager.pool.num_evicted = totals.get("evicted_blocks", 0)
+    manager.pool.num_evicted = totals.num_evicted_blocks
+    manager.pins.num_given_way = totals.num_pins_given_way
 
 
 def surviving(pool: BlockPool, blocks: Iterable[RecordedBlock], *, overwritten: set[int]) -> list[RecordedBlock]:

@@ -170,7 +170,7 @@ class JournalMachine(RuleBasedStateMachine):
     def _pool_opened(self) -> None:
         pool = self.world.pools.get(self.site.key)
         pool.manager.take_events()
-        self.journal = Journal(pool, AUTHOR, 0.0)
+        self.journal = Journal(pool, AUTHOR, now_s=0.0)
 
     def _note(self) -> None:
         self.journal.note(self.world.pools.get(self.site.key).manager.take_events(), 0.0)

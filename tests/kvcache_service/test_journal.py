@@ -39,7 +39,7 @@ class Written:
     def __init__(self, num_blocks: int = 101) -> None:
         opening = Opening(scheduler_incarnation=1, number=1)
         self.pool = Pools().open(KEY, num_blocks, fingerprint=Fingerprint(), tables=[], opening=opening)
-        self.journal = Journal(self.pool, AUTHOR, 10.0)
+        self.journal = Journal(self.pool, AUTHOR, now_s=10.0)
         self.redis = ScriptedRedis()
         self.handle = 0
 

@@ -281,7 +281,7 @@ class PoolMachine(PoolPromises):
         assert sum(a.status is AdmissionStatus.ADMITTED for a in grants.admissions) <= plan.max_admissions
         if self.manager.pins.num_given_way > num_given_way:
             assert num_running - len(grants.preempted_handles) <= 1
-        if alone is not None:
+        if alone is not None and not self.fenced:  # what gave way may still be read
             assert alone in self._granted(plan, grants)
         flight = Flight(plan.step, {}, [])
         self._settle_grows(plan, grants, flight)
@@ -290,7 +290,7 @@ class PoolMachine(PoolPromises):
 
     def _must_get_on(self, plan: Plan) -> int | None:
         """The request that nothing can keep from getting something: alone in the pool, which is large enough."""
-        if self.fenced or not plan.token_budget:
+        if not plan.token_budget:
             return None
         if len(self.running) == 1 and plan.grows.handles:
             request, want = self.running[0], min(plan.grows.wants[0], plan.token_budget)

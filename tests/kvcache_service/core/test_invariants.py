@@ -15,4 +15,4 @@ def test_a_pool_keeps_its_promises_over_a_few_hundred_random_histories():
 
 @pytest.mark.slow
 def test_a_pool_keeps_its_promises_over_thousands_of_random_histories():
-    run_state_machine_as_test(PoolMachine, settings=settings(ANY, max_examples=5000, stateful_step_count=40))
+    run_state_machine_as_test(PoolMachine, settings=settings(ANY, max_examples=4000, stateful_step_count=30))

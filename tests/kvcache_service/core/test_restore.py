@@ -24,6 +24,7 @@ from kvcache_service.core.restore import (
     RestoreOutcome,
 )
 from kvcache_service.core.statistics import MissReason, TokenCounts
+from kvcache_service.core.totals import Totals
 from tests.kvcache_service.rig import family
 
 KEY = PoolKey(pool_id="w1", incarnation=5, session=2)
@@ -189,12 +190,13 @@ def test_a_pin_comes_back_as_far_as_its_blocks_do():
 
 
 def test_counting_goes_on_where_the_record_stopped_even_if_nothing_comes_back():
-    totals = {"query_tokens": 7, "hit_tokens": 3, "evicted_blocks": 2, "misses_cold": 4}
+    totals = Totals(num_query_tokens=7, num_hit_tokens=3, num_evicted_blocks=2, num_pins_given_way=1)
+    totals.misses[MissReason.COLD] = 4
     tenants: dict[bytes | None, TokenCounts] = {NAMESPACE: TokenCounts(7, 3)}
     pool = reopened(record(*chain(A, 3), totals=totals, tenants=tenants), opening(number=0))
     figures = pool.manager.figures
     assert (figures.num_query_tokens, figures.num_hit_tokens, figures.num_evicted_blocks) == (7, 3, 2)
-    assert pool.manager.statistics.misses[MissReason.COLD] == 4
+    assert (pool.manager.statistics.misses[MissReason.COLD], pool.manager.pins.num_given_way) == (4, 1)
     assert pool.manager.statistics.by_namespace == tenants
 
 
