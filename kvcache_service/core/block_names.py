@@ -13,7 +13,7 @@ from kvcache_service.core.namespaces import OUTSIDE, Namespaces
 from kvcache_service.core.prefix_cache import PrefixCache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, which costs five times as much: a plan names many
 class Run:
     """Blocks one behind another in one sequence, and what they are to be named for."""
 
@@ -56,12 +56,13 @@ class BlockNames:
         """The blocks of the leading keys, up to the first that nobody holds.
 
         Behind a block its child is tried before the map of all keys: it lies nearby in memory, the map all over it.
+        Not where there are copies: a child that was given out and named anew need not be the first of them.
         """
         block_ids, block_id = [], NULL_BLOCK_ID
-        children, held, find = self._children, self.keys, self.cache.find
+        children, held, find, others = self._children, self.keys, self.cache.find, self.cache.others
         for key in keys:
             block_id = children[block_id]
-            if held[block_id] != key:
+            if held[block_id] != key or key in others:
                 found = find(key)
                 if found is None:
                     break

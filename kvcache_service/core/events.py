@@ -7,7 +7,7 @@ from enum import Enum
 from kvcache_service.core.block import group_of, hash_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # these two not frozen, which costs five times as much: a plan may tell hundreds
 class BlocksStored:
     """A run of blocks, one behind another in one sequence, can be found from now on."""
 
@@ -18,7 +18,7 @@ class BlocksStored:
     group_index: int = 0
 
 
-@dataclass(slots=True)  # not frozen, which would cost five times as much: a busy plan evicts hundreds
+@dataclass(slots=True)
 class Unnamed:
     """A block that lost its content."""
 

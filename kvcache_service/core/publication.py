@@ -15,7 +15,7 @@ from kvcache_service.core.events import BlocksStored
 from kvcache_service.core.request import Request
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Reservation:
     """Blocks of one request that one step fills: indexes [first, first + len(block_ids)) of its table."""
 
