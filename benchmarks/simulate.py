@@ -54,19 +54,19 @@ HEADER = (
 )
 
 
-def row(num_workers: int, workload: Workload, cell: Cell, took_s: float) -> str:
+def row(workload: Workload, cell: Cell, *, took_s: float) -> str:
     outcome, cost = report.outcome(cell), report.cost(cell)
     ttft, itl = outcome.ttft_ms, outcome.itl_ms
     fairness = "   -" if outcome.fairness is None else f"{outcome.fairness:.2f}"
     return (
-        f"{num_workers:7d} {workload.arrivals:8} {workload.rate_per_s:7.0f} {outcome.num_requests:9d} "
+        f"{len(cell.workers):7d} {workload.arrivals:8} {workload.rate_per_s:7.0f} {outcome.num_requests:9d} "
         f"{outcome.num_steps:7d} | {ttft.p50:11.1f} {ttft.p90:6.1f} {ttft.p99:7.1f} | {itl.p50:10.1f} {itl.p99:6.1f} | "
         f"{100 * outcome.hit_rate:4.0f}% {outcome.num_preemptions:7d} {fairness:>5} | {cost.scheduler_us.p50:12.0f} "
         f"{cost.scheduler_us.p99:5.0f} {cost.kv_us.p50:9.0f} {cost.placement_us.p50:10.0f} | {took_s:3.0f} s"
     )
 
 
-def print_table(sizes: Sequence[Size], arrivals: Sequence[Arrivals], base: Workload, setting: Setting) -> None:
+def print_table(sizes: Sequence[Size], arrivals: Sequence[Arrivals], *, base: Workload, setting: Setting) -> None:
     print(HEADER)
     for size in sizes:
         for kind in arrivals:
@@ -76,7 +76,7 @@ def print_table(sizes: Sequence[Size], arrivals: Sequence[Arrivals], base: Workl
             )
             began = time.perf_counter()
             cell = simulate(size.num_workers, workload, setting)
-            print(row(size.num_workers, workload, cell, time.perf_counter() - began), flush=True)
+            print(row(workload, cell, took_s=time.perf_counter() - began), flush=True)
 
 
 def print_sweep(measured: sweep.Sweep) -> None:
@@ -129,7 +129,7 @@ def main() -> None:
         for size in wanted
     ]
     kinds = [Arrivals(arguments.arrivals)] if arguments.arrivals else [Arrivals.POISSON, Arrivals.MMPP]
-    print_table(sizes, kinds, base, setting)
+    print_table(sizes, kinds, base=base, setting=setting)
 
 
 def _parser() -> argparse.ArgumentParser:

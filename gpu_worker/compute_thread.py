@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 from gpu_worker.core.step import Step, StepResult
@@ -28,7 +29,7 @@ class ComputeThread:
         self._inbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        self._finished: tuple[StepResult | None] | None = None  # the last command's, not handed over; the thread's own
+        self._untold: Callable[[], None] | None = None  # tells the loop of the last command; the thread's own
         self._num_pending = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -70,7 +71,7 @@ class ComputeThread:
             while (command := self._next()) is not None:
                 result = command()
                 self._hand_over()
-                self._finished = (result,)
+                self._untold = partial(self._done, result)
         except BaseException as bug:  # noqa: BLE001 - a thread must not die unseen: the process ends with it
             self._loop.call_soon_threadsafe(self._fail, bug)
 
@@ -85,9 +86,9 @@ class ComputeThread:
         Waking it gives the interpreter lock away; with a step waiting that is put off until the next forward pass is
         under way, where the lock is free most of the time.
         """
-        if self._finished is not None:
-            self._loop.call_soon_threadsafe(self._done, *self._finished)
-            self._finished = None
+        if self._untold is not None:
+            self._loop.call_soon_threadsafe(self._untold)
+            self._untold = None
 
     def _done(self, result: StepResult | None) -> None:
         if result is not None:

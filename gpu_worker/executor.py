@@ -47,7 +47,7 @@ class StepExecutor:
         try:
             execution = self._runner.execute(step, launched)
         except SlotsDiffer as differing:
-            return self._refuse(step, f"slots differ: {differing}", StepStatus.VOID)
+            return self._refuse(step, f"slots differ: {differing}", status=StepStatus.VOID)
         except BadStep as bad:
             return self._refuse(step, str(bad))
         except (RuntimeError, IndexError, MemoryError) as failure:  # what torch raises: of this step, not the process
@@ -74,7 +74,7 @@ class StepExecutor:
             ),
         )
 
-    def _refuse(self, step: Step, message: str, status: StepStatus = StepStatus.FAULT) -> StepResult:
+    def _refuse(self, step: Step, message: str, *, status: StepStatus = StepStatus.FAULT) -> StepResult:
         self._runner.state.drop(step)
         self._sequence.answered(step.seq, voids_later=True)
         _log.warning("step_refused", seq=step.seq, step=step.step, status=status.name, reason=message)

@@ -139,7 +139,7 @@ class SchedulerLink:
             except TimeoutError:
                 return "it did not answer in time"
             except asyncio.CancelledError:
-                if _is_task_cancelled():
+                if client.is_task_cancelled():
                     raise
                 return "CANCELLED: the stream was cancelled"  # which a read raises like this, whoever did it
             finally:
@@ -261,11 +261,6 @@ async def _write(call: Call, outbox: Outbox) -> None:
         await call.done_writing()
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
         return
-
-
-def _is_task_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:

@@ -6,11 +6,14 @@ from contextlib import nullcontext
 from functools import partial
 
 from kvcache_service.config import KVCacheConfig
+from kvcache_service.core.identities import Identities
 from kvcache_service.core.pools import Pools
 from kvcache_service.core.public_prefixes import PublicPrefixes
+from kvcache_service.core.tenants import Tenants
 from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.metrics import PoolCollector
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
+from kvcache_service.watch import Watches
 from octavo import config, logs, server, telemetry
 from octavo import metrics as exposition
 from octavo.kvcache.v1.kvcache_pb2_grpc import add_KVCacheServiceServicer_to_server
@@ -34,10 +37,9 @@ async def main() -> None:
             exposition.serve(settings.metrics_port) if settings.metrics_port else nullcontext(),
         ):
             exposition.REGISTRY.register(PoolCollector(pools, store))
-            public_prefixes = PublicPrefixes(await store.restore())
-            servicer = KVCacheServicer(
-                pools, store, incarnation=incarnation, namespace_key=namespace_key, public_prefixes=public_prefixes
-            )
+            identities = Identities(Tenants(namespace_key), PublicPrefixes(await store.restore()))
+            watches = Watches(pools, incarnation=incarnation)
+            servicer = KVCacheServicer(pools, store, incarnation=incarnation, identities=identities, watches=watches)
             register = partial(add_KVCacheServiceServicer_to_server, servicer)
             async with servicer.keeping_time():
                 await server.serve(

@@ -1,6 +1,7 @@
 """Reads from Redis what the service before this one has recorded. Changes nothing there."""
 
 import hmac
+import struct
 import time
 from array import array
 from collections.abc import Mapping
@@ -8,15 +9,23 @@ from collections.abc import Mapping
 from kvcache_service import metadata_record as record
 from kvcache_service.core.restore import PoolRecord
 from kvcache_service.redis_client import Client, answered
+from octavo import logs
 
 SCAN_FIELDS = 5000  # of a hash at a time, so that Redis serves others in between
 MAX_READINGS = 3  # of a record that changes while it is read
+UNREADABLE = (ValueError, KeyError, struct.error)  # what reading raises of something that this service never wrote
+
+_log = logs.get(__name__)
 
 
 async def public_prefixes(client: Client, kvcache_id: str) -> "dict[str, array[int]]":
-    """The public prefixes by name."""
+    """The public prefixes by name; none, with a warning, if one of them cannot be read."""
     found: dict[bytes, bytes] = await answered(client.hgetall(record.public_key(kvcache_id)))
-    return {name.decode(): record.numbers(packed) for name, packed in found.items()}
+    try:
+        return {name.decode(): record.numbers(packed) for name, packed in found.items()}
+    except UNREADABLE as error:
+        _log.warning("public_prefixes_unreadable", problem=repr(error))
+        return {}
 
 
 async def pool_ids(client: Client, kvcache_id: str) -> list[str]:
@@ -26,12 +35,21 @@ async def pool_ids(client: Client, kvcache_id: str) -> list[str]:
 
 
 async def pools(client: Client, kvcache_id: str, *, key_check: bytes, now_s: float) -> list[PoolRecord]:
-    """Every record there is. What is in a namespace is left out if it was written under another namespace key."""
-    return [
-        found
-        for pool_id in await pool_ids(client, kvcache_id)
-        if (found := await pool(client, record.pool_keys(kvcache_id, pool_id), key_check=key_check, now_s=now_s))
-    ]
+    """Every record that can be read; one that cannot is left out, with a warning: better cold than wrong.
+
+    What is in a namespace is left out if it was written under another namespace key.
+    """
+    found = list[PoolRecord]()
+    for pool_id in await pool_ids(client, kvcache_id):
+        keys = record.pool_keys(kvcache_id, pool_id)
+        try:
+            one = await pool(client, keys, key_check=key_check, now_s=now_s)
+        except UNREADABLE as error:
+            _log.warning("metadata_unreadable", pool_id=pool_id, problem=repr(error))
+            continue
+        if one is not None:
+            found.append(one)
+    return found
 
 
 async def pool(client: Client, keys: record.PoolKeys, *, key_check: bytes, now_s: float) -> PoolRecord | None:

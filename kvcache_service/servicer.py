@@ -30,9 +30,7 @@ from kvcache_service.core.identities import Identities
 from kvcache_service.core.pins import PinName
 from kvcache_service.core.plan import Grants
 from kvcache_service.core.pools import Pool, Pools
-from kvcache_service.core.public_prefixes import PublicPrefixes
 from kvcache_service.core.restore import RestoreOutcome
-from kvcache_service.core.tenants import Tenants
 from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.watch import Watches
 from octavo import logs, telemetry
@@ -72,24 +70,17 @@ _log = logs.get(__name__)
 
 
 class KVCacheServicer(kvcache_pb2_grpc.KVCacheServiceServicer):
-    """One per process; `incarnation` tells its life from the next, `namespace_key` keeps tenants apart."""
+    """One per process; `incarnation` tells its life from the next."""
 
     def __init__(
-        self,
-        pools: Pools,
-        store: MetadataStore,
-        *,
-        incarnation: int,
-        namespace_key: bytes,
-        public_prefixes: PublicPrefixes | None = None,
-        watches: Watches | None = None,
+        self, pools: Pools, store: MetadataStore, *, incarnation: int, identities: Identities, watches: Watches
     ) -> None:
         self._pools = pools
         self._store = store
         self._incarnation = incarnation
         self._prefixes = CachedPrefixes(pools)
-        self._identities = Identities(Tenants(namespace_key), public_prefixes or PublicPrefixes())
-        self._watches = watches or Watches(pools, incarnation=incarnation)
+        self._identities = identities
+        self._watches = watches
         self._pins_changed = asyncio.Event()
 
     @asynccontextmanager

@@ -1,5 +1,6 @@
 """gRPC channels to other Octavo processes: limits, keepalive, reconnection, trace context, pauses between tries."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,12 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 def retry_pause_s(num_tries: int) -> float:
     """How long to wait after a failed try that had `num_tries` failed ones before it."""
     return RETRY_SCHEDULE_S[min(num_tries, len(RETRY_SCHEDULE_S) - 1)]
+
+
+def is_task_cancelled() -> bool:
+    """Whether the running task was told to end. A CancelledError out of a call may also say that only the call was."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def channel(target: str, *, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:

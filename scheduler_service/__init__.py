@@ -6,6 +6,7 @@ core/                the rules, pure; `core/scheduler.py` is one worker's schedu
 engine.py            requests from submit to finish, and the gateways they came from
 placer.py            which worker gets a request  workers.py           which workers are attached
 worker_loop.py       plan, ask, settle, send: one loop per worker, one step ahead
+inbox.py             what waits for a plan        worker_core.py      the scheduler of a new worker
 kvcache_client.py    the PlanStep stream          worker_link.py       the Connect stream of each worker
 gateway_session.py   the Session stream           servicer.py          the gRPC methods
 failures.py          how errors look to gateways and workers: the status table, and those that need more than a row

@@ -4,17 +4,17 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from octavo import errors, logs
 from octavo.errors import Failure
 from scheduler_service import failures, spans
 from scheduler_service.core import rejection
 from scheduler_service.core.drain_rate import DrainRate
-from scheduler_service.core.plan import Identity, Limits
+from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
-from scheduler_service.core.request import Entry, Request, Status, StopRules
+from scheduler_service.core.request import Entry, Request, Status
 from scheduler_service.failures import NO_WORKER_AFTER_S
 from scheduler_service.gateway_session import GRACE_S, GatewaySession
 from scheduler_service.kvcache_client import KVCacheClient
@@ -153,11 +153,9 @@ class Engine:
         """Refuse new requests; return how many are open when none is left or the limit has passed."""
         self._is_draining = True
         self._tell_gateways()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._reporter.all_closed()
-        except TimeoutError:
-            pass
         return self.num_open_requests
 
     async def drain_all(self) -> None:
@@ -176,31 +174,8 @@ class Engine:
                 gateway.grace.cancel()
 
     def _open(self, gateway: GatewaySession, submission: Submission) -> Ticket:
-        now_s = time.monotonic()
-        request = Request(
-            identity=Identity(
-                request_id=gateway.request_id(submission.request_num),
-                tenant=submission.tenant,
-                cache_salt=submission.cache_salt,
-                cache_bypass=submission.cache_bypass,
-                trace_context=submission.trace_context,
-            ),
-            token_ids=[*submission.prompt_token_ids, *submission.output_token_ids],
-            num_prompt_tokens=len(submission.prompt_token_ids),
-            rules=StopRules(
-                max_tokens=submission.max_tokens,
-                min_tokens=submission.min_tokens,
-                ignore_eos=submission.ignore_eos,
-                eos_token_ids=submission.eos_token_ids,
-                stop_token_ids=submission.stop_token_ids,
-            ),
-            priority=submission.priority,
-            arrival=now_s,
-            deadline_s=None if submission.remaining_s is None else now_s + submission.remaining_s,
-            wants_logprobs=submission.wants_logprobs,
-        )
         ticket = Ticket(
-            request=request,
+            request=submission.request(gateway.request_id(submission.request_num), time.monotonic()),
             submission=submission,
             gateway=gateway,
             trace=spans.trace_of(submission.trace_context),

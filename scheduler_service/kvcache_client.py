@@ -186,7 +186,7 @@ class KVCacheClient:
             except grpc.aio.AioRpcError as error:
                 return errors.from_rpc_error(error).message
             except asyncio.CancelledError:
-                if call.cancelled() and not _is_task_cancelled():
+                if call.cancelled() and not client.is_task_cancelled():
                     return "a plan was not answered in time"
                 raise
             finally:
@@ -209,11 +209,6 @@ async def _write(call: Any, outbox: asyncio.Queue[pb.PlanStepRequest]) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while True:
             await call.write(await outbox.get())
-
-
-def _is_task_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _check_fingerprint(hello: Hello, response: pb.OpenPoolResponse) -> None:

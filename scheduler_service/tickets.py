@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from octavo.errors import Failure
 from octavo.telemetry import Event, SpanContext
-from scheduler_service.core.request import Request
+from scheduler_service.core.plan import Identity
+from scheduler_service.core.request import Request, StopRules
 
 if TYPE_CHECKING:
     from scheduler_service.gateway_session import GatewaySession
@@ -45,6 +46,31 @@ class Submission:
     cache_salt: str
     cache_bypass: bool
     trace_context: bytes
+
+    def request(self, request_id: str, now_s: float) -> Request:
+        """What the core needs of it; the time that remains counts from now."""
+        return Request(
+            identity=Identity(
+                request_id=request_id,
+                tenant=self.tenant,
+                cache_salt=self.cache_salt,
+                cache_bypass=self.cache_bypass,
+                trace_context=self.trace_context,
+            ),
+            token_ids=[*self.prompt_token_ids, *self.output_token_ids],
+            num_prompt_tokens=len(self.prompt_token_ids),
+            rules=StopRules(
+                max_tokens=self.max_tokens,
+                min_tokens=self.min_tokens,
+                ignore_eos=self.ignore_eos,
+                eos_token_ids=self.eos_token_ids,
+                stop_token_ids=self.stop_token_ids,
+            ),
+            priority=self.priority,
+            arrival=now_s,
+            deadline_s=None if self.remaining_s is None else now_s + self.remaining_s,
+            wants_logprobs=self.wants_logprobs,
+        )
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ requests come here, and what becomes of them when the worker is gone, is the eng
 """
 
 import asyncio
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,16 +16,15 @@ from octavo import logs
 from octavo.client import RETRY_SCHEDULE_S, retry_pause_s
 from scheduler_service.core.outcome import Settlement
 from scheduler_service.core.placement import Share, num_to_move
-from scheduler_service.core.plan import Grants, Limits, Plan, Pool, StepStatus
-from scheduler_service.core.policy import Policy
+from scheduler_service.core.plan import Grants, Plan, StepStatus
 from scheduler_service.core.progress import HOPELESS_AFTER_S
 from scheduler_service.core.rejection import Rejected
 from scheduler_service.core.request import Entry, Request, Status
 from scheduler_service.core.scheduler import Scheduler
+from scheduler_service.inbox import Inbox
 from scheduler_service.kvcache_client import KVCacheClient, PoolLost, PoolRefused
 from scheduler_service.reports import Reporter, StepRecord
 from scheduler_service.watchdog import Watchdog
-from scheduler_service.worker_hello import Hello
 from scheduler_service.worker_link import WorkerLink
 from scheduler_service.worker_wire import Result
 
@@ -49,28 +47,10 @@ class WorkerLoop:
     """One worker incarnation, from its first hello until it is over."""
 
     def __init__(
-        self,
-        link: WorkerLink,
-        *,
-        kvcache: KVCacheClient,
-        reporter: Reporter,
-        limits: Limits,
-        policy: Policy,
-        listener: Listener,
+        self, link: WorkerLink, core: Scheduler, *, kvcache: KVCacheClient, reporter: Reporter, listener: Listener
     ) -> None:
-        hello = link.hello
-        limits = _limits(hello, limits)
         self.link = link
-        self.core = Scheduler(
-            pool=Pool(
-                num_blocks=hello.num_blocks,
-                block_size=hello.fingerprint.block_size,
-                max_model_len=_max_model_len(hello, limits),
-            ),
-            limits=limits,
-            policy=policy,
-            first_seq=hello.last_executed_seq + 1,
-        )
+        self.core = core
         self.is_open = False  # its pool was opened: requests may be placed here
         self.is_draining = False  # it gets no new requests, and leaves when it has none left
         self.ended = asyncio.Event()  # its incarnation is over
@@ -80,19 +60,17 @@ class WorkerLoop:
         self._reporter = reporter
         self._listener = listener
         self._had_requests = False  # since it was last idle
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._num_inbox_tokens = self._num_inbox_requests = 0  # submitted, not yet taken
-        self._wake = asyncio.Event()
+        self._inbox = Inbox()
         self._is_pool_ready = False
         self._num_open_tries = 0
         self._may_open = True
         self._records: dict[int, StepRecord] = {}  # by seq: sent and not answered
         self._answered_ns = 0  # when the last step was
         self.watchdog = Watchdog(
-            hello.worker_id,
+            link.hello.worker_id,
             waits_for=lambda: self.core.waits_for(is_kv_ready=self._is_pool_ready),
-            ask_again=lambda: self._post(self.core.ask_again),
-            give_up=self._give_up,
+            ask_again=lambda: self._inbox.put(self.core.ask_again),
+            give_up=lambda waits_for: self._inbox.put(partial(self._give_up, waits_for)),
         )
 
     @property
@@ -110,32 +88,30 @@ class WorkerLoop:
     @property
     def num_queued_tokens(self) -> int:
         """Tokens to compute here before a newcomer's, those in the inbox included."""
-        return self.core.num_queued_tokens + self._num_inbox_tokens
+        return self.core.num_queued_tokens + self._inbox.num_tokens
 
     @property
     def num_requests(self) -> int:
-        return self.core.num_requests + self._num_inbox_requests
+        return self.core.num_requests + self._inbox.num_requests
 
     def submit(self, request: Request, entry: Entry) -> None:
-        self._num_inbox_tokens += request.num_known_tokens
-        self._num_inbox_requests += 1
         self._had_requests = True
-        self._post(partial(self._submit, request, entry))
+        self._inbox.put_request(request, partial(self._submit, request, entry))
 
     def yield_waiting(self, share: Share) -> None:
         """Give up requests that wait and can move: the listener gets them."""
-        self._post(partial(self._yield_waiting, share))
+        self._inbox.put(partial(self._yield_waiting, share))
 
     def end(self, request_id: str, status: Status, detail: str = "") -> None:
         """Cancel a request, or fail it."""
-        self._post(partial(self._end, request_id, status, detail))
+        self._inbox.put(partial(self._end, request_id, status, detail))
 
     def result(self, result: Result) -> None:
-        self._post(partial(self._take, result))
+        self._inbox.put(partial(self._take, result))
 
     def session_changed(self) -> None:
         """The worker came back under a new session: its pool is opened again for it."""
-        self._post(self._reopen)
+        self._inbox.put(self._reopen)
 
     def stop(self) -> tuple[list[Request], list[Request]]:
         """The incarnation is over: take what had arrived, then give up (its requests, in order; the poisoned).
@@ -144,8 +120,7 @@ class WorkerLoop:
         """
         self.ended.set()
         self.core.abandon()
-        while self._inbox:
-            self._inbox.popleft()()
+        self._inbox.apply()
         return self.core.worker_lost()
 
     async def run(self) -> str:
@@ -165,20 +140,14 @@ class WorkerLoop:
         try:
             while True:
                 await self._advance()
-                await self._wake.wait()
-                self._wake.clear()
+                await self._inbox.wait()
         except PoolRefused as refused:
             return str(refused)
-
-    def _post(self, change: Callable[[], None]) -> None:
-        self._inbox.append(change)
-        self._wake.set()
 
     async def _advance(self) -> None:
         """Go on until neither the core nor the inbox has anything left to do."""
         while not self.ended.is_set():
-            while self._inbox:
-                self._inbox.popleft()()
+            self._inbox.apply()
             if not self._is_pool_ready and self._may_open:
                 await self._open()
                 continue
@@ -206,7 +175,7 @@ class WorkerLoop:
     def _reopen(self) -> None:
         self._is_pool_ready = False
         self._may_open = True
-        self._wake.set()
+        self._inbox.wake()
 
     async def _open(self) -> None:
         """Open the pool with the tables in use; when the service is away, try again later by RETRY_SCHEDULE_S."""
@@ -261,7 +230,7 @@ class WorkerLoop:
 
     def _yield_waiting(self, share: Share) -> None:
         if self._inbox:  # a cancel may be in it: it must find its request here
-            self._post(partial(self._yield_waiting, share))
+            self._inbox.put(partial(self._yield_waiting, share))
             return
         movable = self.core.movable()
         num_tokens = [request.num_known_tokens for request in movable]
@@ -271,8 +240,7 @@ class WorkerLoop:
             self._listener.moved(moved)
 
     def _submit(self, request: Request, entry: Entry) -> None:
-        self._num_inbox_tokens -= request.num_known_tokens
-        self._num_inbox_requests -= 1
+        self._inbox.took(request)
         ticket = self._reporter.tickets[request.request_id]
         if ticket.trace is not None:  # counting what is ahead costs a look at every request
             ticket.queued(depth=self.core.num_waiting, tokens_ahead=self.core.num_queued_tokens)
@@ -312,7 +280,7 @@ class WorkerLoop:
         for request in (*self.core.running, *self.core.waiting):
             request.waited_for = waits_for
             if time.monotonic() - request.arrival >= HOPELESS_AFTER_S:
-                self.end(request.request_id, Status.ERROR, "NO_PROGRESS")
+                self._end(request.request_id, Status.ERROR, "NO_PROGRESS")
 
     def _count(self, result: Result, record: StepRecord) -> None:
         now_ns, began_ns = time.monotonic_ns(), max(record.sent_ns, self._answered_ns)
@@ -322,16 +290,3 @@ class WorkerLoop:
         self.recent_step_us.append(result.busy_us)
         self.recent_gap_us.append(result.gap_us)
         self._reporter.metrics.step.labels(*self.labels).observe(result.busy_us / 1e6)
-
-
-def _limits(hello: Hello, limits: Limits) -> Limits:
-    """The limits of steps for this worker, which fails one with more tokens than it said it takes."""
-    num_tokens = min(limits.max_num_batched_tokens, hello.max_num_batched_tokens)
-    return dataclasses.replace(limits, max_num_batched_tokens=num_tokens)
-
-
-def _max_model_len(hello: Hello, limits: Limits) -> int:
-    """The longest sequence; without chunks none may exceed what one step can take."""
-    if limits.is_chunked_prefill:
-        return hello.max_model_len
-    return min(hello.max_model_len, limits.max_num_batched_tokens)

@@ -22,6 +22,7 @@ from scheduler_service.core.rejection import Rejected
 from scheduler_service.core.request import Request
 from scheduler_service.kvcache_client import KVCacheClient
 from scheduler_service.reports import Reporter
+from scheduler_service.worker_core import scheduler_of
 from scheduler_service.worker_hello import Hello
 from scheduler_service.worker_link import Stream, WorkerLink, closed
 from scheduler_service.worker_loop import Listener, WorkerLoop
@@ -166,14 +167,8 @@ class Workers:
 
     def _begin(self, hello: Hello) -> Attached:
         link = WorkerLink(hello, scheduler_incarnation=self._scheduler_incarnation)
-        loop = WorkerLoop(
-            link,
-            kvcache=self._kvcache,
-            reporter=self._reporter,
-            limits=self._limits,
-            policy=self.policy,
-            listener=self._listener,
-        )
+        core = scheduler_of(hello, self._limits, policy=self.policy)
+        loop = WorkerLoop(link, core, kvcache=self._kvcache, reporter=self._reporter, listener=self._listener)
         self._loops[hello.worker_id] = loop
         self._runs[hello.worker_id] = self._tasks.create_task(self._run(loop), name=f"worker-{hello.worker_id}")
         self._reporter.metrics.preset(*loop.labels)

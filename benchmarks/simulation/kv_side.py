@@ -11,7 +11,6 @@ from kvcache_service.core.request import Identity as KVIdentity
 from scheduler_service.core.plan import Admission, AdmissionStatus, Grants, Identity, Plan, PoolFigures
 
 _STATUSES = {status: AdmissionStatus(status.value) for status in kv.AdmissionStatus}
-NO_DIGEST = b""  # nothing is ever sent twice here
 
 
 class KVSide:

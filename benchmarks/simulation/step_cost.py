@@ -6,7 +6,6 @@ new block. The window is two steps, as in reality: a step is planned while the o
 
 import gc
 import random
-import statistics
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -49,9 +48,6 @@ class StepCost:
         """Schedule, settle and update of one step together."""
         parts = zip(self.schedule_us, self.settle_us, self.update_us, strict=True)
         return [sum(step) for step in parts]
-
-    def median_us(self) -> float:
-        return statistics.median(self.scheduler_us)
 
 
 class Decoding:

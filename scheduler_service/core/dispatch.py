@@ -1,6 +1,6 @@
 """Turns what was granted into the next step: who advances, who is let in, who has lost its blocks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from scheduler_service.core.figures import Figures
 from scheduler_service.core.flight import Flight, SentStep
@@ -47,6 +47,7 @@ class Dispatch:
             lost.append(wishes.displaced)
         settlement.preempted = roster.preempt(lost)
         self._figures.num_preemptions += len(lost)
+        settlement.finished += self._outgrown(settlement.preempted)
         self._note_waiting(wishes, grants)
         for request, admission in zip(wishes.admits, grants.admissions, strict=True):
             request.is_declared = True
@@ -69,6 +70,13 @@ class Dispatch:
         request.num_committed_tokens = admission.num_cached_tokens
         moves.add(request, admission.num_granted_tokens)
         moves.num_admissions += 1
+
+    def _outgrown(self, preempted: Sequence[Request]) -> list[Request]:
+        """Those that have more tokens than the empty pool has room for: to let them in again would lead nowhere."""
+        outgrown = [r for r in preempted if self._pool.num_blocks_for(r.num_known_tokens) >= self._pool.num_blocks]
+        for request in outgrown:
+            self._roster.finish(request, Status.LENGTH, "kv_capacity")
+        return outgrown
 
     def _refused(self, request: Request, grants: Grants) -> list[Request]:
         """A request that does not fit an otherwise empty pool never will: it ends with what it has."""

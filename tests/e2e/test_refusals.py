@@ -1,7 +1,6 @@
 """A busy server, as its clients see it over both protocols: who is sent away, why, and when to come back."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,33 +52,46 @@ async def waiting(stack: Stack, num: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def refusal(stub: InferenceServiceStub, tenant: str) -> errors.Failure:
+    """Why a request is not taken."""
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stub.Generate(greedy(PROMPT, max_tokens=2), metadata=(("x-tenant-id", tenant),)).read()
+    return errors.from_rpc_error(refused.value)
+
+
 def test_a_full_queue_sends_away_with_the_time_to_come_back(stack: Stack) -> None:
     async def run() -> None:
         async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http, occupied(stack) as stub:
-            first = asyncio.create_task(complete(http, "a"))
+            waiters = [asyncio.create_task(complete(http, tenant)) for tenant in "ab"]
+            await waiting(stack, 2)
+            assert (await complete(http, "c")).status_code == 429
+            failure = await refusal(stub, "c")
+            assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+            assert failure.quota_subject == "requests"
+            assert failure.retry_after_s is not None
+            assert failure.metadata == {"num_waiting": "2", "max_queue_len": "2"}
+            assert not any(waiter.done() for waiter in waiters)
+            for waiter in waiters:
+                waiter.cancel()
+            await waiting(stack, 0)
+
+    asyncio.run(run())
+
+
+def test_a_tenant_whose_part_of_the_queue_is_full_is_sent_away(stack: Stack) -> None:
+    async def run() -> None:
+        async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http, occupied(stack) as stub:
+            waiter = asyncio.create_task(complete(http, "a"))
             await waiting(stack, 1)
             mine = await complete(http, "a")
             assert (mine.status_code, mine.json()["error"]["code"]) == (429, "rate_limit_exceeded")
             assert int(mine.headers["retry-after"]) >= 1
             assert int(mine.headers["retry-after-ms"]) > 0
-            second = asyncio.create_task(complete(http, "b"))
-            await waiting(stack, 2)
-            assert (await complete(http, "c")).status_code == 429
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Generate(greedy(PROMPT, max_tokens=2), metadata=(("x-tenant-id", "a"),)).read()
-            failure = errors.from_rpc_error(refused.value)
-            assert (failure.code, failure.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
-            assert failure.quota_subject == "requests"
-            assert failure.retry_after_s is not None
-            assert failure.metadata == {"num_waiting": "2", "max_queue_len": "2"}
-            first.cancel()
-            await waiting(stack, 1)
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Generate(greedy(PROMPT, max_tokens=2), metadata=(("x-tenant-id", "b"),)).read()
-            failure = errors.from_rpc_error(refused.value)
-            assert (failure.reason, failure.quota_subject) == ("TENANT_QUOTA", "tenant:b")
-            assert not second.done()
-            second.cancel()
+            failure = await refusal(stub, "a")
+            assert (failure.reason, failure.quota_subject) == ("TENANT_QUOTA", "tenant:a")
+            assert not waiter.done()
+            waiter.cancel()
+            await waiting(stack, 0)
 
     asyncio.run(run())
 
@@ -87,10 +99,8 @@ def test_a_full_queue_sends_away_with_the_time_to_come_back(stack: Stack) -> Non
 def test_a_timeout_over_http_is_a_deadline(stack: Stack) -> None:
     async def run() -> None:
         async with occupied(stack), httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-            began_s = time.monotonic()
             late = await complete(http, "a", **{"x-request-timeout-ms": "300"})
             assert (late.status_code, late.json()["error"]["type"]) == (504, "timeout")
-            assert time.monotonic() - began_s < 2
         assert (await asyncio.to_thread(httpx.get, f"{stack.url}/readyz")).status_code == 200
 
     asyncio.run(run())

@@ -11,8 +11,10 @@ import grpc
 import pytest
 
 from kvcache_service.core.event_log import EventLog
+from kvcache_service.core.identities import Identities
 from kvcache_service.core.pools import Pools
 from kvcache_service.core.public_prefixes import PublicPrefixes
+from kvcache_service.core.tenants import Tenants
 from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
 from kvcache_service.watch import Watches
@@ -95,8 +97,7 @@ async def serving(
             pools,
             store,
             incarnation=incarnation,
-            namespace_key=NAMESPACE_KEY,
-            public_prefixes=PublicPrefixes(await store.restore()),
+            identities=Identities(Tenants(NAMESPACE_KEY), PublicPrefixes(await store.restore())),
             watches=Watches(pools, incarnation=incarnation, log=log),
         )
         register = partial(pb_grpc.add_KVCacheServiceServicer_to_server, made)

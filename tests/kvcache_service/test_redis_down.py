@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from kvcache_service.core.identities import Identities
 from kvcache_service.core.pools import Pools
+from kvcache_service.core.public_prefixes import PublicPrefixes
+from kvcache_service.core.tenants import Tenants
 from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
+from kvcache_service.watch import Watches
 from octavo import server
 from octavo.kvcache.v1.kvcache_pb2_grpc import add_KVCacheServiceServicer_to_server
 from tests.kvcache_service.real_redis import RealRedis
@@ -33,7 +37,11 @@ async def serving(folder: Path, redis_url: str) -> AsyncIterator[tuple[Pools, Sc
         store = await exits.enter_async_context(
             MetadataStore.connect(redis_url, pools, kvcache_incarnation=INCARNATION, namespace_key=NAMESPACE_KEY)
         )
-        servicer = KVCacheServicer(pools, store, incarnation=INCARNATION, namespace_key=NAMESPACE_KEY)
+        identities, watches = (
+            Identities(Tenants(NAMESPACE_KEY), PublicPrefixes()),
+            Watches(pools, incarnation=INCARNATION),
+        )
+        servicer = KVCacheServicer(pools, store, incarnation=INCARNATION, identities=identities, watches=watches)
         register = partial(add_KVCacheServiceServicer_to_server, servicer)
         await exits.enter_async_context(server.started(address, register, STATUSES, service_names=[SERVICE_NAME]))
         yield pools, await exits.enter_async_context(scheduling(address, num_blocks=401))

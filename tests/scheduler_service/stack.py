@@ -10,11 +10,15 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
+from kvcache_service.core.identities import Identities
 from kvcache_service.core.pools import Pools
+from kvcache_service.core.public_prefixes import PublicPrefixes
+from kvcache_service.core.tenants import Tenants
 from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.servicer import SERVICE_NAME as KVCACHE_NAME
 from kvcache_service.servicer import STATUSES as KVCACHE_STATUSES
 from kvcache_service.servicer import KVCacheServicer
+from kvcache_service.watch import Watches
 from octavo import client, server
 from octavo.kvcache.v1.kvcache_pb2_grpc import add_KVCacheServiceServicer_to_server
 from octavo.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
@@ -57,7 +61,13 @@ class Stack:
         store = await self._kvcache.enter_async_context(
             MetadataStore.connect(NO_REDIS, self.pools, kvcache_incarnation=self._kvcache_incarnation)
         )
-        servicer = KVCacheServicer(self.pools, store, incarnation=self._kvcache_incarnation, namespace_key=b"k" * 32)
+        servicer = KVCacheServicer(
+            self.pools,
+            store,
+            incarnation=self._kvcache_incarnation,
+            identities=Identities(Tenants(b"k" * 32), PublicPrefixes()),
+            watches=Watches(self.pools, incarnation=self._kvcache_incarnation),
+        )
         await self._kvcache.enter_async_context(
             server.started(
                 self.kvcache_addr,

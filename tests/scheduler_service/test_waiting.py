@@ -1,6 +1,8 @@
 """Those who wait, through the whole shell: bounds, deadlines, what GetState and Prometheus tell, and stalls."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -99,19 +101,25 @@ async def test_under_fair_a_small_tenant_does_not_wait_for_a_large_one(tmp_path:
         assert list(gateway.finished).index(9) <= 2
 
 
+async def slow_queue(stack: Stack) -> tuple[FakeWorker, FakeGateway]:
+    """Twenty requests have been served, thirty more wait, and it is known that they wait for long."""
+    worker = FakeWorker()
+    await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    for number in range(20):
+        await gateway.submit(number, [number, *PROMPT], max_tokens=3)
+    for number in range(20):
+        await gateway.end_of(number)
+    worker.gate.clear()
+    for number in range(20, 50):
+        await gateway.submit(number, PROMPT)
+    await asyncio.sleep(1.0)  # while which nobody is let in
+    return worker, gateway
+
+
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once(tmp_path: Path) -> None:
     async with stacks.started(tmp_path, limits=alone()) as stack:
-        worker = FakeWorker()
-        await stack.dial(worker)
-        gateway = await stack.ready_gateway()
-        for number in range(20):
-            await gateway.submit(number, [number, *PROMPT], max_tokens=3)
-        for number in range(20):
-            await gateway.end_of(number)
-        worker.gate.clear()
-        for number in range(20, 50):
-            await gateway.submit(number, PROMPT)
-        await asyncio.sleep(1.0)  # while which nobody is let in: the queue is known to drain slowly
+        worker, gateway = await slow_queue(stack)
         state = (await state_of(stack)).workers[0]
         predicted = state.predicted_ttft.ToTimedelta()
         assert predicted > timedelta(seconds=1)
@@ -154,12 +162,22 @@ async def test_the_cache_is_asked_before_a_deadline_is_judged(stack: Stack) -> N
     await gateway.end_of(2)
 
 
-async def test_the_state_tells_who_waits_for_what(tmp_path: Path) -> None:
+@asynccontextmanager
+async def three_waiting(tmp_path: Path) -> AsyncIterator[Stack]:
+    """Three of 40 tokens each, of tenants a, b and a, behind one that runs; all end with the block."""
     async with stacks.started(tmp_path, limits=alone(), policy=Policy.FAIR) as stack:
         worker, gateway = await stopped(stack)
         for number, tenant in enumerate(["a", "b", "a"], start=1):
             await gateway.submit(number, PROMPT, tenant=tenant)
         await stack.until(lambda: stack.engine.workers.loops[0].core.num_waiting == 3)
+        yield stack
+        worker.gate.set()
+        for number in range(4):
+            await gateway.end_of(number)
+
+
+async def test_the_state_tells_who_waits_for_what(tmp_path: Path) -> None:
+    async with three_waiting(tmp_path) as stack:
         state = await state_of(stack)
         assert state.scheduling_policy == "fair"
         (seen,) = state.workers
@@ -171,14 +189,15 @@ async def test_the_state_tells_who_waits_for_what(tmp_path: Path) -> None:
         assert (seen.num_waiting_tokens, seen.num_steps_in_flight > 0) == (120, True)
         assert not seen.HasField("predicted_ttft")
         assert not seen.HasField("drained_requests_per_s")
+
+
+async def test_the_metrics_tell_how_much_waits_and_whose_it_is(tmp_path: Path) -> None:
+    async with three_waiting(tmp_path) as stack:
         value = stack.registry.get_sample_value
         assert value("vllm:num_requests_waiting_by_reason", {**LABELS, "reason": "capacity"}) == 3
         assert value("vllm:num_requests_waiting_by_reason", {**LABELS, "reason": "deferred"}) == 0
         assert value("octavo_tenant_requests_waiting", {**LABELS, "tenant": "a"}) == 2
         assert value("octavo_queued_tokens", LABELS) == 120
-        worker.gate.set()
-        for number in range(4):
-            await gateway.end_of(number)
 
 
 @pytest.fixture

@@ -160,13 +160,13 @@ def test_no_more_requests_run_than_there_are_slots(seqs: int) -> None:
     assert len(rig.step()) == seqs
 
 
-@pytest.mark.parametrize(("known", "first"), [(20, {"a": 20}), (21, None)])
-def test_without_chunks_a_prompt_goes_whole_or_not_at_all(known: int, first: dict[str, int] | None) -> None:
+@pytest.mark.parametrize(("known", "num_tokens"), [(20, [20]), (21, [])])
+def test_without_chunks_a_prompt_goes_whole_or_not_at_all(known: int, num_tokens: list[int]) -> None:
     rig = Rig(limits=Limits(max_num_batched_tokens=20, is_chunked_prefill=False))
     rig.submit("a", family("A", known))
     settlement = rig.plan()
     assert settlement is not None
-    assert (settlement.sent is None) == (first is None)
+    assert (settlement.sent.num_tokens if settlement.sent is not None else []) == num_tokens
 
 
 def test_without_chunks_a_cached_prefix_makes_a_long_prompt_fit() -> None:
