@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Mapping
 
 from kvcache_service import metadata_record as record
+from kvcache_service.core.public_prefixes import PublicPrefixes
 from kvcache_service.core.restore import PoolRecord
 from kvcache_service.redis_client import Client, answered
 from octavo import logs
@@ -22,16 +23,18 @@ async def public_prefixes(client: Client, kvcache_id: str) -> "dict[str, array[i
     """The public prefixes by name; none, with a warning, if one of them cannot be read."""
     found: dict[bytes, bytes] = await answered(client.hgetall(record.public_key(kvcache_id)))
     try:
-        return {name.decode(): record.numbers(packed) for name, packed in found.items()}
+        prefixes = {name.decode(): record.numbers(packed) for name, packed in found.items()}
+        PublicPrefixes(prefixes)  # refuses what nobody could have declared
     except UNREADABLE as error:
         _log.warning("public_prefixes_unreadable", problem=repr(error))
         return {}
+    return prefixes
 
 
 async def pool_ids(client: Client, kvcache_id: str) -> list[str]:
-    """The pools that are recorded."""
+    """The pools that are recorded; a name that is no text was not written by this service."""
     found: set[bytes] = await answered(client.smembers(record.directory_key(kvcache_id)))
-    return sorted(pool_id.decode() for pool_id in found)
+    return sorted(pool_id for member in found if "\ufffd" not in (pool_id := member.decode(errors="replace")))
 
 
 async def pools(client: Client, kvcache_id: str, *, key_check: bytes, now_s: float) -> list[PoolRecord]:

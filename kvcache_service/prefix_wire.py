@@ -15,6 +15,7 @@ from kvcache_service.core.statistics import MissReason
 from octavo.columns import Malformed, pack, unpack
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 
+NANOS_PER_S = 1_000_000_000
 MAX_PROMPT_TOKENS = 1 << 20  # hashing them takes some 70 ms, for which every step waits
 
 MISS_REASONS = {
@@ -58,7 +59,9 @@ def match_result(matches: Iterable[PoolMatch]) -> pb.MatchResult:
 
 def ttl_s(message: Duration) -> float:
     """How long a pin is to last; not yet whether that is too long, or no time at all."""
-    return message.seconds + message.nanos / 1e9
+    if abs(message.nanos) >= NANOS_PER_S:
+        raise Malformed(f"ttl has {message.nanos} nanos; a Duration has fewer than {NANOS_PER_S}")
+    return message.seconds + message.nanos / NANOS_PER_S
 
 
 def pinned(prefixes: Iterable[PinnedPrefix]) -> pb.PinResponse:

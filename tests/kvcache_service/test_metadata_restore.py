@@ -226,6 +226,22 @@ async def test_what_cannot_be_read_costs_the_prefixes_and_not_the_service(
         await up_to_date(driver, real_redis.url)
 
 
+async def test_public_prefixes_that_nobody_could_have_declared_do_not_come_back(real_redis: RealRedis):
+    real_redis.client.hset(layout.public_key("kvcache"), "empty", b"")
+    async with running(real_redis.url) as driver:
+        assert await driver.store.restore() == {}
+
+
+async def test_a_pool_whose_name_is_no_text_is_passed_over(real_redis: RealRedis):
+    async with running(real_redis.url) as driver:
+        driver.open()
+        driver.prefill(0, A)
+    real_redis.client.sadd(layout.directory_key("kvcache"), b"\xff")
+    async with running(real_redis.url, incarnation=78, restoring=True) as driver:
+        driver.open(opening=again())
+        assert num_hits(driver, A) == 4
+
+
 async def test_a_record_without_a_field_of_its_own_is_left_out(real_redis: RealRedis):
     async with running(real_redis.url) as driver:
         driver.open()

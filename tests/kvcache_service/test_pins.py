@@ -150,6 +150,8 @@ async def test_a_pin_without_a_time_or_with_tokens_that_are_no_numbers_is_refuse
     assert (await failure_of(timeless)).reason == "BAD_PIN"
     torn = service.call("Pin", pin_id="p", token_ids=b"\x01", ttl=Duration(seconds=1))
     assert (await failure_of(torn)).reason == "MALFORMED"
+    endless = service.call("Pin", pin_id="p", token_ids=pack(PROMPT), ttl=Duration(seconds=1, nanos=2**31 - 1))
+    assert (await failure_of(endless)).reason == "MALFORMED"
     assert (await service.stats()).num_pins == 0
 
 
