@@ -11,7 +11,7 @@ from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from scheduler_service import session_wire, state_wire, worker_wire
 from scheduler_service.engine import Engine
 from scheduler_service.gateway_session import GatewaySession
-from scheduler_service.streams import first_of
+from scheduler_service.streams import first_of, whole
 from scheduler_service.worker_loop import WorkerLoop
 
 SERVICE_NAMES = ("octavo.scheduler.v1.SchedulerService", "octavo.worker.v1.WorkerLinkService")
@@ -31,7 +31,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         gateway = engine.connect(hello.gateway_id, hello.incarnation, hello.tokenizer_digest)
         stream_num = gateway.begin(engine.serving(gateway))
         try:
-            await first_of(self._hear(gateway, requests), gateway.write_to(context.write, stream_num))
+            await first_of(self._hear(gateway, requests), gateway.write_to(whole(context.write), stream_num))
         finally:
             engine.disconnect(gateway, stream_num)
 
@@ -83,11 +83,11 @@ class WorkerLinkServicer(worker_pb2_grpc.WorkerLinkServiceServicer):
         attached = self._engine.workers.attach(worker_wire.hello(message), kept_seqs)
         loop = attached.loop
         if loop is None:
-            await attached.stream.write_to(context.write)
+            await attached.stream.write_to(whole(context.write))
             return
         for result in message.kept_results:
             _take(loop, result)
-        await first_of(self._hear(loop, requests), attached.stream.write_to(context.write))
+        await first_of(self._hear(loop, requests), attached.stream.write_to(whole(context.write)))
 
     async def _hear(self, loop: WorkerLoop, requests: AsyncIterator[worker_pb2.ConnectRequest]) -> None:
         async for request in requests:

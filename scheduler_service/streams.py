@@ -3,7 +3,9 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+LAST_WRITE_S: Final = 1.0  # for a write in progress to end, when its stream is to end
 
 T = TypeVar("T")
 
@@ -34,6 +36,25 @@ class Outbox(Generic[T]):
                 await write(self._messages.popleft())
             if self._is_closed:
                 return
+
+
+def whole(write: Callable[[T], Awaitable[None]]) -> Callable[[T], Awaitable[None]]:
+    """The same, but cancelling it waits for the end of the write.
+
+    A status that grpc is to send while a write is in progress is lost, and its peer waits on an open stream for ever.
+    """
+
+    async def write_whole(message: T) -> None:
+        writing = asyncio.ensure_future(write(message))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing], timeout=LAST_WRITE_S)
+            if not writing.cancel():
+                writing.exception()  # the stream ends anyhow
+            raise
+
+    return write_whole
 
 
 async def first_of(*directions: Coroutine[None, None, None]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from octavo import client, transport
+from scheduler_service.streams import whole
 
 LATE_S = 0.15  # after which a held message goes out although none has followed
 
@@ -180,7 +181,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
             await up.write_to(call.write)
             await call.done_writing()
 
-        answering = asyncio.ensure_future(_all(down.read(aiter(call)), down.write_to(write_down)))
+        answering = asyncio.ensure_future(_all(down.read(aiter(call)), down.write_to(whole(write_down))))
         asking = asyncio.ensure_future(_all(up.read(requests), write_up()))
         cutting = asyncio.ensure_future(is_cut.wait())
         try:

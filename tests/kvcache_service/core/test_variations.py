@@ -1,8 +1,6 @@
 """Variations of the scenarios of docs/scenarios.md: other sizes, orders and identities, with exact outcomes."""
 
-import random
-from collections import Counter
-from itertools import product, takewhile
+from itertools import product
 
 import pytest
 
@@ -214,66 +212,3 @@ def test_pools_of_two_workers_share_no_block():
     one, two = opened(pools, "one"), opened(pools, "two")
     start(one, 1, family("A", 40))
     assert (len(one.manager.lookup(family("A", 40))), two.manager.lookup(family("A", 40))) == (2, [])
-
-
-class Exact:
-    """Which block goes where: admissions and releases of whole prompts, told in lists. The slow twin of the pool."""
-
-    def __init__(self, num_blocks: int, block_size: int) -> None:
-        self.size = block_size
-        self.free = list(range(1, num_blocks))
-        self.users: Counter[int] = Counter()
-        self.blocks: dict[tuple[int, ...], list[int]] = {}  # by content, first inserted first
-        self.tables: dict[int, list[int]] = {}
-
-    def run(self, handle: int, prompt: list[int]) -> list[int] | None:
-        prefixes = [tuple(prompt[: end + self.size]) for end in range(0, len(prompt), self.size)]
-        found = [self.blocks.get(prefix, [None])[0] for prefix in prefixes[: (len(prompt) - 1) // self.size]]
-        hits = [block_id for block_id in takewhile(lambda block_id: block_id is not None, found) if block_id]
-        num_new = len(prefixes) - len(hits)
-        if num_new + sum(self.users[block_id] == 0 for block_id in hits) > len(self.free):
-            return None
-        self.free = [block_id for block_id in self.free if block_id not in hits]
-        new, self.free = self.free[:num_new], self.free[num_new:]
-        self._unname(new)
-        self.users.update(hits + new)
-        for prefix, block_id in zip(prefixes[len(hits) :], new, strict=True):
-            if len(prefix) % self.size == 0:
-                self.blocks.setdefault(prefix, []).append(block_id)
-        self.tables[handle] = hits + new
-        return hits + new
-
-    def end(self, handle: int) -> None:
-        released = self.tables.pop(handle)[::-1]
-        self.users.subtract(released)
-        named = {block_id for copies in self.blocks.values() for block_id in copies}
-        idle = [block_id for block_id in released if self.users[block_id] == 0]
-        blank = [block_id for block_id in idle if block_id not in named]
-        self.free = blank + self.free + [block_id for block_id in idle if block_id in named]
-
-    def _unname(self, block_ids: list[int]) -> None:
-        for content, copies in list(self.blocks.items()):
-            copies[:] = [block_id for block_id in copies if block_id not in block_ids]
-            if not copies:
-                del self.blocks[content]
-
-
-@pytest.mark.parametrize("block_size", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(40))
-def test_every_block_goes_where_the_rules_say(seed: int, block_size: int):
-    draw = random.Random(seed)
-    num_blocks = draw.randint(2, 10)
-    exact, manager = Exact(num_blocks, block_size), KVCacheManager(num_blocks=num_blocks, block_size=block_size)
-    for step in range(1, 80):
-        if exact.tables and draw.random() < 0.5:
-            ended = draw.choice(list(exact.tables))
-            exact.end(ended)
-            manager.free(ended, 0)
-        else:
-            prompt = [draw.randint(1, 2) for _ in range(draw.randint(1, (num_blocks - 1) * block_size))]
-            manager.step = step
-            manager.declare(step, prompt)
-            admission = manager.admit(step)
-            manager.ack(step)
-            assert list(admission.block_ids) == (exact.run(step, prompt) or [])
-        assert list(manager.pool.free_queue) == exact.free
