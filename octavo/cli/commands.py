@@ -61,8 +61,11 @@ def overview() -> str:
 
 
 def become(package: str, argv: Sequence[str]) -> NoReturn:
-    """Replace this process by `python -m package`, so that signals and the exit status are the service's own."""
-    os.execv(sys.executable, [sys.executable, "-m", package, *argv])
+    """Replace this process by `python -m package`, so that signals and the exit status are the service's own.
+
+    -P: nothing is imported from the folder that this was started in, which may hold a checkout named `octavo`.
+    """
+    os.execv(sys.executable, [sys.executable, "-P", "-m", package, *argv])
 
 
 def _run(command: str, argv: Sequence[str]) -> int:

@@ -214,11 +214,14 @@ def _internal_endpoints(settings: Settings, variables: Mapping[str, Variables]) 
 
 
 def _program(name: str, environ: Mapping[str, str], *overlays: Variables) -> Program:
-    """Settings travel as variables: arguments of a process can be read by everybody on the machine."""
+    """Settings travel as variables: arguments of a process can be read by everybody on the machine.
+
+    -P: nothing is imported from the folder that this was started in, which may hold a checkout named `octavo`.
+    """
     merged = dict(environ)
     for overlay in overlays:
         merged |= overlay
-    return Program(name=name, command=(sys.executable, "-m", PACKAGES[_service(name)]), environ=merged)
+    return Program(name=name, command=(sys.executable, "-P", "-m", PACKAGES[_service(name)]), environ=merged)
 
 
 def _service(name: str) -> str:
