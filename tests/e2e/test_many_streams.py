@@ -33,6 +33,7 @@ async def stream(client: httpx.AsyncClient, url: str, body: Mapping[str, object]
     return text
 
 
+@pytest.mark.slow
 def test_256_streams_at_once_all_end_and_none_is_mixed_up(stack: Stack) -> None:
     async def run() -> tuple[list[str], list[str]]:
         limits = httpx.Limits(max_connections=None)

@@ -60,6 +60,7 @@ def stream(stack: Stack, lines: list[str], begun: threading.Event) -> None:
             begun.set()
 
 
+@pytest.mark.slow
 def test_running_answer_is_finished_before_the_server_stops(tmp_path: Path):
     lines: list[str] = []
     begun = threading.Event()

@@ -62,6 +62,7 @@ def test_a_shared_prefix_is_computed_once_and_a_long_prompt_does_not_stop_the_ot
     assert abs(story.figures.num_held - shared_once) <= 3  # a block of each may be on its way
 
 
+@pytest.mark.slow
 def test_after_the_end_the_shared_blocks_stay_and_the_least_recently_used_go_first(stack: Stack) -> None:
     shared = prefix(20_000)
     asyncio.run(tell(stack, shared))

@@ -129,6 +129,7 @@ async def test_a_cluster_holds_the_pools_in_the_slots_of_their_own(real_cluster:
     assert sum(count > 0 for count in held) > 1, held
 
 
+@pytest.mark.slow
 async def test_a_cluster_with_a_dead_master_goes_on_for_the_others_and_catches_up(real_cluster: RealCluster):
     for node in real_cluster.nodes:
         node.client.config_set("cluster-require-full-coverage", "no")
