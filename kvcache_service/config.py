@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
+from kvcache_service.core.pins import MAX_PINNED_SHARE
 from octavo.process_config import ProcessConfig, check_port
 
 REDIS_SCHEMES = (
@@ -27,7 +28,7 @@ class KVCacheConfig:
     namespace_key: str = ""  # secret that tenants' prefixes are kept apart under; none = drawn anew at every start, and
     #   then no tenant's prefix comes back after a restart
     enable_prefix_caching: bool = True  # off: no prompt starts behind what another has computed
-    max_pinned_share: float = 0.25  # of a pool's blocks, for the pins of one tenant; all together have at most half
+    max_pinned_share: float = MAX_PINNED_SHARE  # of a pool's blocks, for one tenant's pins; all together have half
     metrics_port: int = 51053  # HTTP port of /metrics, on every interface; 0 = none
     process: ProcessConfig = field(default_factory=ProcessConfig)
 

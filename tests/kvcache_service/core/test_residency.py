@@ -103,33 +103,6 @@ def test_scenario_13_an_index_drops_a_hash_only_when_its_last_copy_goes():
     assert block_hash not in follow(index, rig.manager.take_events())
 
 
-def test_scenario_37_the_index_sees_stores_removals_in_order_of_eviction_and_the_reset():
-    rig = Rig(4)
-    rig.run(0, family("A", 48))
-    (stored,) = rig.manager.take_events()
-    assert isinstance(stored, BlocksStored)
-    assert (len(stored.block_hashes), list(stored.token_ids), stored.parent_hash) == (3, family("A", 48), None)
-    rig.free(0)
-    rig.run(1, family("C", 48))
-    *removed, again = rig.manager.take_events()
-    assert [event.block_hash for event in removed if isinstance(event, BlockRemoved)] == [*stored.block_hashes[::-1]]
-    assert isinstance(again, BlocksStored)
-    rig.free(1)
-    rig.manager.reset_prefix_cache()
-    assert rig.manager.take_events() == [AllBlocksCleared()]
-
-
-def test_scenario_38_a_later_run_names_its_parent():
-    rig = Rig(11)
-    rig.run(0, family("A", 32))
-    rig.append(0, family("B", 32))
-    rig.alloc(0, 32)
-    first, second = rig.manager.take_events()
-    assert isinstance(first, BlocksStored)
-    assert isinstance(second, BlocksStored)
-    assert (second.parent_hash, len(second.block_hashes)) == (first.block_hashes[1], 2)
-
-
 def test_an_index_that_follows_and_one_that_starts_anew_agree_with_the_pool():
     rig, rng, index = Rig(16), random.Random(3), set[bytes]()
     for handle in range(300):
