@@ -49,11 +49,15 @@ class Queue:
     max_queued_tokens: int = 0  # tokens to be computed for those that wait, as far as the cache is known; more
     #   are refused with QUEUE_FULL; 0 = any number
     max_tenant_queue_len: int = 0  # requests of one tenant that may wait; more get TENANT_QUOTA; 0 = any number
+    max_queue_wait_s: float = 0.0  # seconds to its first token that a request may be predicted; one that would take
+    #   longer is refused with QUEUE_FULL and told when to come back; 0 = any time
 
     def __post_init__(self) -> None:
         _check_at_least("max_queue_len", self.max_queue_len, 1)
         _check_at_least("max_queued_tokens", self.max_queued_tokens, 0)
         _check_at_least("max_tenant_queue_len", self.max_tenant_queue_len, 0)
+        if not 0 <= self.max_queue_wait_s < math.inf:
+            raise ValueError(f"max_queue_wait_s must be 0 or more seconds, got {self.max_queue_wait_s:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,7 @@ class SchedulerConfig:
             max_queue_len=queue.max_queue_len,
             max_queued_tokens=queue.max_queued_tokens,
             max_tenant_queue_len=queue.max_tenant_queue_len,
+            max_queue_wait_s=queue.max_queue_wait_s,
             long_prefill_token_threshold=scheduling.long_prefill_token_threshold,
             is_chunked_prefill=scheduling.enable_chunked_prefill,
             watermark=scheduling.watermark,

@@ -1,7 +1,6 @@
 """Takes what comes back of a step: ids for the placeholders, or a fault that sends its requests back to the queue."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from scheduler_service.core.figures import Figures
 from scheduler_service.core.flight import Flight, SentStep
@@ -10,8 +9,6 @@ from scheduler_service.core.plan import StepResult, StepStatus
 from scheduler_service.core.request import Request, Status
 from scheduler_service.core.roster import Roster
 from scheduler_service.core.step_delta import StepDelta
-
-MAX_FAULTS: Final = 3  # consecutive faults or worker deaths that end a request as POISONED
 
 
 class Arrival:
@@ -35,9 +32,14 @@ class Arrival:
             case StepStatus.VOID:
                 return Update(sent=sent) if sent.is_failed else self._fail(sent, is_blamed=False)
 
-    def worker_lost(self) -> list[Request]:
-        """Nothing in flight will come back. Returns the requests that this was once too often for."""
-        poisoned = self._blame([request for sent in self._flight.steps for request in sent.requests])
+    def worker_lost(self, *, has_left: bool) -> list[Request]:
+        """Nothing in flight will come back. Returns the requests that this was once too often for.
+
+        Steps that an earlier one's failure made void, and those that a worker leaves undone, were not run: nobody in
+        them is to blame.
+        """
+        ran = [sent for sent in self._flight.steps if not sent.is_failed and not has_left]
+        poisoned = self._blame([request for sent in ran for request in sent.requests])
         self._flight.steps.clear()
         return poisoned
 
@@ -102,10 +104,7 @@ class Arrival:
         """One fault more for each of these requests; the third in a row ends it. Returns the ended."""
         poisoned = []
         for request in dict.fromkeys(requests):
-            if request.is_finished:
-                continue
-            request.num_faults += 1
-            if request.num_faults >= MAX_FAULTS:
+            if not request.is_finished and request.blame():
                 self._roster.finish(request, Status.ERROR, "POISONED")
                 poisoned.append(request)
         return poisoned

@@ -1,20 +1,26 @@
 """How fast the queue drains and how fast prompts are computed, as measured; what is predicted from it.
 
-Every prediction is on the early side: what cannot be known is taken for no work. Time is told, never read.
+There are two predictions. The early one takes what cannot be known for no work: nobody is refused for a deadline that
+could be met. The late one leaves room for chance: who is let in for it is served in time. Time is told, never read.
 """
 
+import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from scheduler_service.core.backlog import Queued
+from scheduler_service.core.outcome import Output
 from scheduler_service.core.request import Request
 
 NUM_DEPARTURES: Final = 64  # that rates are taken over
 NUM_STEPS: Final = 32
 MIN_SAMPLES: Final = 4  # before that nothing counts as measured
+NUM_DELAYS: Final = 32  # from being let in to the first token
+SURE: Final = 2.33  # deviations above the mean: of 100 waits one is longer
+LIKELY: Final = 1.65  # of 100 waits five are longer
 RETRY_AFTER_S: Final = 1.0  # when nothing is measured yet
 MIN_RETRY_S: Final = 0.05
 MAX_RETRY_S: Final = 60.0
@@ -29,10 +35,25 @@ class Departure:
     waited_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Between two requests that leave the queue while there is one."""
+
+    mean_s: float
+    deviation_s: float
+    num_measured: int
+
+    def wait_s(self, num_requests: int, num_deviations: float) -> float:
+        """How long so many take to leave, with room for chance; that the mean may be wrong is in it."""
+        variance = num_requests * (1 + num_requests / self.num_measured) * self.deviation_s**2
+        return num_requests * self.mean_s + num_deviations * math.sqrt(variance)
+
+
 class DrainRate:
     """The measurements of one worker."""
 
     def __init__(self) -> None:
+        self._delays_s: deque[float] = deque(maxlen=NUM_DELAYS)
         self._departures: deque[Departure] = deque(maxlen=NUM_DEPARTURES)
         self._rates: deque[float] = deque(maxlen=NUM_STEPS)  # tokens per second of large steps
         self._waiting_since_s: float | None = None  # the last departure, or when the queue ceased to be empty
@@ -41,6 +62,8 @@ class DrainRate:
     def let_in(self, admitted: Sequence[Request], *, num_waiting: int, now_s: float) -> None:
         """A plan was settled. Requests that only came back from a preemption are no progress for the others."""
         new = [request for request in admitted if not request.num_preemptions]
+        for request in new:
+            request.admitted_s = now_s
         if new and self._waiting_since_s is not None:
             num_tokens = sum(request.num_expected_tokens for request in new)
             self._departures.append(Departure(len(new), num_tokens, now_s - self._waiting_since_s))
@@ -50,10 +73,22 @@ class DrainRate:
         elif self._waiting_since_s is None:
             self._waiting_since_s = now_s
 
+    def interrupted(self) -> None:
+        """Nothing could leave the queue for a while, through no fault of its own: that says nothing of its pace."""
+        self._waiting_since_s = None
+
     def step(self, num_tokens: int, *, seconds: float, budget: int) -> None:
         """A step was answered. Only one that filled half the budget says how fast a long prompt would be computed."""
         if 2 * num_tokens >= budget and seconds > 0:
             self._rates.append(num_tokens / seconds)
+
+    def brought(self, outputs: Iterable[Output], *, now_s: float) -> None:
+        """A step brought tokens. First ones say how long they take; those of requests that were disturbed do not."""
+        for output in outputs:
+            request = output.request
+            is_first = output.token_ids and request.num_output_tokens == len(output.token_ids)
+            if is_first and request.admitted_s is not None and not request.num_preemptions:
+                self._delays_s.append(now_s - request.admitted_s)
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -88,6 +123,31 @@ class DrainRate:
         if rate is None:
             return queue_s
         return max(queue_s or 0.0, num_running_tokens / rate) + num_own_tokens / rate
+
+    def gap(self, running: Sequence[Request], now_s: float) -> Gap | None:
+        """Until it is measured, from the ages of those that run: they are halfway, on average. None without any.
+
+        Of those that came back from a preemption or another worker it is not known how long they would take.
+        """
+        waited_s = self._waited_s(now_s)
+        if waited_s:
+            num_requests = sum(d.num_requests for d in self._departures)
+            mean_s = waited_s / num_requests
+            squares = sum((d.waited_s - d.num_requests * mean_s) ** 2 for d in self._departures)
+            return Gap(mean_s, math.sqrt(squares / num_requests), num_requests)
+        new = [request for request in running if not request.num_preemptions]
+        ages_s = [now_s - request.admitted_s for request in new if request.admitted_s is not None]
+        if not ages_s:
+            return None
+        mean_s = 2 * statistics.fmean(ages_s) / len(ages_s)
+        return Gap(mean_s, mean_s, len(ages_s))
+
+    def own_s(self, num_own_tokens: int) -> float:
+        """From being let in to the first token: as most needed lately, and no less than its prompt takes to compute."""
+        rate = self.tokens_per_s
+        prompt_s = num_own_tokens / rate if rate else 0.0
+        lately_s = sorted(self._delays_s)[9 * len(self._delays_s) // 10] if self._delays_s else 0.0
+        return max(prompt_s, lately_s)
 
     def _drained_in_s(self, load: Queued, now_s: float, *, longest: bool) -> float | None:
         """By requests or by tokens: slots or computing may be what it waits for."""

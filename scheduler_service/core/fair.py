@@ -101,6 +101,14 @@ class Fair:
         """Its own tenant's: how much of the others' goes before depends on who else comes."""
         return backlog.of_tenant(request.identity.tenant)
 
+    def expected_ahead(self, request: Request, backlog: Backlog) -> Queued:
+        """Its own tenant's, and as much of each other's that waits; never more than there is."""
+        own, total = backlog.of_tenant(request.identity.tenant), backlog.total
+        num_turns = 1 + sum(name != request.identity.tenant for name in backlog.by_tenant)
+        return Queued(
+            min(total.num_requests, own.num_requests * num_turns), min(total.num_tokens, own.num_tokens * num_turns)
+        )
+
     def charge(self, running: Sequence[Request]) -> None:
         num_tokens: dict[str, int] = {}
         for request in running:

@@ -61,6 +61,9 @@ class Fcfs:
     def ahead_of(self, request: Request, backlog: Backlog) -> Queued:
         return backlog.total
 
+    def expected_ahead(self, request: Request, backlog: Backlog) -> Queued:
+        return self.ahead_of(request, backlog)
+
     def charge(self, running: Sequence[Request]) -> None:
         """Who got how much does not matter here."""
 

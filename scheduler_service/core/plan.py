@@ -29,6 +29,7 @@ class Limits:
     max_queue_len: int = 1024
     max_queued_tokens: int = 0  # to be computed for those who wait; 0 = no bound
     max_tenant_queue_len: int = 0  # requests of one tenant that wait; 0 = no bound
+    max_queue_wait_s: float = 0.0  # predicted, until a newcomer's first token; 0 = no bound
     long_prefill_token_threshold: int = 0
     is_chunked_prefill: bool = True
     watermark: float = 0.0

@@ -124,9 +124,11 @@ class Planner:
         return self._asking(rows, admits, loser)
 
     def _solo(self, slots: int) -> Request | None:
-        """The suspect that must be alone in its steps until it brings a new token; the others pause, blocks kept."""
+        """The suspect that must be alone in its steps until it is cleared; the others pause, blocks kept."""
         if any(map(_num_faults, self._roster.running)):
-            return next(request for request in self._roster.running if request.is_suspect)
+            running = next((request for request in self._roster.running if request.is_suspect), None)
+            if running is not None:
+                return running
         head = self._roster.waiting.head()
         is_next = head is not None and head.is_suspect and slots > 0 and not self._roster.is_solo_refused
         return head if is_next else None
@@ -150,7 +152,7 @@ class Planner:
         """Requests that may be let in, 0 if none waits; those whose every token is planned no longer count."""
         if not self._roster.waiting:
             return 0
-        return self._limits.max_num_seqs - sum(not request.is_fully_planned for request in self._roster.running)
+        return self._limits.max_num_seqs - self._roster.num_occupied
 
     def _displaced(self, slots: int) -> Request | None:
         head = self._roster.waiting.head()

@@ -44,6 +44,9 @@ class Order(Protocol):
     def ahead_of(self, request: Request, backlog: Backlog) -> Queued:
         """The least of the backlog that will be served before a newcomer."""
 
+    def expected_ahead(self, request: Request, backlog: Backlog) -> Queued:
+        """What will be, if others go on to come as they do."""
+
     def charge(self, running: Sequence[Request]) -> None:
         """Book what running requests got since the last time. Asked before an order is read."""
 

@@ -56,6 +56,9 @@ class Priority:
         """Its own class and those above; lower ones that have waited long are not counted."""
         return backlog.up_to_class(request.priority)
 
+    def expected_ahead(self, request: Request, backlog: Backlog) -> Queued:
+        return self.ahead_of(request, backlog)
+
     def charge(self, running: Sequence[Request]) -> None:
         """Who got how much does not matter here."""
 

@@ -131,6 +131,18 @@ def check_queue(request: Request, backlog: Backlog, limits: Limits, *, drain: Dr
         )  # fmt: skip
 
 
+def queue_too_long(predicted_ttft_s: float, limits: Limits, *, retry_after_s: float) -> QueueFull:
+    """Its first token would come later than anybody may be made to wait."""
+    bound_s = limits.max_queue_wait_s
+    return QueueFull(
+        f"its first token would come in up to {predicted_ttft_s:.1f} s, the queue is kept to {bound_s:g} s; try again "
+        f"in {retry_after_s:.1f} s, when there will be room for it",
+        {"predicted_ttft_s": f"{predicted_ttft_s:.3f}", "max_queue_wait_s": f"{bound_s:g}"},
+        retry_after_s=retry_after_s,
+        quota_subject="wait",
+    )
+
+
 def check_deadline(request: Request, predicted_ttft_s: float | None, *, now_s: float) -> None:
     """Raise when the deadline cannot be met. A request is never refused before a rate was measured."""
     if request.deadline_s is None or predicted_ttft_s is None:

@@ -6,6 +6,7 @@ Knows neither other requests nor blocks beyond the table it was given.
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from scheduler_service.core import slot_digest
 from scheduler_service.core.plan import Identity
@@ -33,6 +34,10 @@ class Entry(enum.Enum):
     MOVED = "moved"  # it waited on another worker: by its arrival; the queue's bound was met there
     BACK = "back"  # its worker is gone: before everybody else of its class
 
+
+MAX_FAULTS: Final = 3  # consecutive faulted steps or worker deaths that end a request as POISONED
+NUM_SHARED_FAULTS: Final = 2  # those that it may have had company in: the next try, its last, is its own
+NUM_CLEARING_TOKENS: Final = 2  # in a row: one of computing again what is known, one of going on from there
 
 SET_ASIDE = frozenset({Status.WAITING_FOR_GRAMMAR, Status.WAITING_FOR_REMOTE_KV})
 FINISHED = frozenset({Status.STOPPED, Status.LENGTH, Status.ABORTED, Status.REJECTED, Status.ERROR})
@@ -103,10 +108,12 @@ class Request:
     num_in_flight: int = 0  # sent steps that contain it and are not answered
 
     num_cached_tokens: int = 0  # fixed at its first admission
+    admitted_s: float | None = None  # when it was let in for the first time
     num_charged_tokens: int = 0  # positions that its tenant has paid for, or that cost nothing
     was_admitted: bool = False
     num_preemptions: int = 0
-    num_faults: int = 0  # faulted steps and dead workers since its last new token
+    num_faults: int = 0  # faulted steps and dead workers since it last brought `NUM_CLEARING_TOKENS` in a row
+    num_tokens_in_a_row: int = 0  # new ones since it was last computed again; only counted after a fault
     waited_for: str = ""  # what its last refused plan lacked
 
     @property
@@ -132,8 +139,8 @@ class Request:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it was in a fault since its last new token; it is retried alone."""
-        return self.num_faults > 0
+        """Whether its next fault would be its last: it is tried alone, so that nobody else is blamed for it."""
+        return self.num_faults >= NUM_SHARED_FAULTS
 
     @property
     def is_fully_planned(self) -> bool:
@@ -184,7 +191,7 @@ class Request:
         self.block_ids = []
         self.drafts = ()
         self.num_computed_tokens = self.num_told_tokens = self.num_acked_tokens = 0
-        self.num_committed_tokens = self.num_unacked_hits = self.hold = 0
+        self.num_committed_tokens = self.num_unacked_hits = self.hold = self.num_tokens_in_a_row = 0
         self.waited_for = ""
 
     def append(self, token_ids: Sequence[int]) -> list[int]:
@@ -198,9 +205,17 @@ class Request:
             kept.append(token_id)
             if self.stops_here():
                 break
-        if kept:
-            self.num_faults = 0
+        if self.num_faults:
+            self.num_tokens_in_a_row += len(kept)
+            if self.num_tokens_in_a_row >= NUM_CLEARING_TOKENS:
+                self.num_faults = 0
         return kept
+
+    def blame(self) -> bool:
+        """It was in a fault, once more; returns whether that was once too often."""
+        self.num_faults += 1
+        self.num_tokens_in_a_row = 0
+        return self.num_faults >= MAX_FAULTS
 
     def stops_here(self) -> bool:
         """Apply the stop rules to the last known token."""

@@ -36,6 +36,11 @@ class Roster:
             self.waiting.add(request)
 
     @property
+    def num_occupied(self) -> int:
+        """Places that running requests take: one until its last token is planned."""
+        return sum(not request.is_fully_planned for request in self.running)
+
+    @property
     def num_running_tokens(self) -> int:
         """Tokens of running requests that are known and not planned yet."""
         return sum(max(0, request.num_known_tokens - request.num_computed_tokens) for request in self.running)

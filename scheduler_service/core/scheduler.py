@@ -17,6 +17,7 @@ from scheduler_service.core.flight import WINDOW, Flight
 from scheduler_service.core.grant_log import GrantLog, Opening
 from scheduler_service.core.intake import Intake
 from scheduler_service.core.outcome import Settlement, Update
+from scheduler_service.core.places import Places
 from scheduler_service.core.plan import DeclaredTable, Grants, Limits, Plan, Pool, PoolFigures, StepResult
 from scheduler_service.core.planner import Planner, Wishes
 from scheduler_service.core.policy import Policy, order
@@ -35,14 +36,18 @@ class Scheduler:
         policy: Policy = Policy.FCFS,
         first_seq: int = 1,
         window: int = WINDOW,
+        places: Places | None = None,
     ) -> None:
+        """`places` are those of all workers of one scheduler; alone it has its own."""
         self.pool = pool
         self.limits = limits
         self.figures = Figures()
         self._grant_log = GrantLog(pool.block_size)
         self._roster = roster = Roster(order(policy, limits))
         self.drain = DrainRate()
-        self._intake = Intake(roster, self.drain, limits=limits, pool=pool)
+        self._intake = Intake(
+            roster, self.drain, limits=limits, pool=pool, places=Places() if places is None else places
+        )
         self._flight = Flight(first_seq, window)
         self._planner = Planner(roster, self._flight, self.figures, limits=limits, pool=pool, order=roster.order)
         self._dispatch = Dispatch(self._roster, self._flight, self.figures, limits=limits, pool=pool)
@@ -197,6 +202,7 @@ class Scheduler:
     def abandon(self) -> None:
         """Forget the plan that was not answered; everything in it will be wished for again."""
         self._wishes = None
+        self.drain.interrupted()
 
     def settle(self, grants: Grants | None) -> Settlement:
         """Turn what was granted into a step. It holds exactly that. None: the plan needed no answer."""
@@ -219,10 +225,13 @@ class Scheduler:
         self._is_stuck = False
         return self._arrival.take(result)
 
-    def worker_lost(self) -> tuple[list[Request], list[Request]]:
-        """The worker is gone, and every block with it: (its requests, in order, to be placed anew; the poisoned)."""
+    def worker_lost(self, *, has_left: bool = False) -> tuple[list[Request], list[Request]]:
+        """The worker is gone, and every block with it: (its requests, in order, to be placed anew; the poisoned).
+
+        One that `has_left` had run what it was to run.
+        """
         self._wishes = None
-        poisoned = self._arrival.worker_lost()
+        poisoned = self._arrival.worker_lost(has_left=has_left)
         return self._roster.disband(), poisoned
 
     def declare_tables(self) -> list[DeclaredTable]:
@@ -252,6 +261,7 @@ class Scheduler:
         """
         assert self._wishes is None, "a plan is being settled"
         self.figures.pool = figures
+        self.drain.interrupted()
         self._roster.pending.clear()
         self._flight.renumber()
         self._is_stuck = False

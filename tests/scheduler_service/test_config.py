@@ -3,7 +3,7 @@
 import pytest
 
 from octavo import config
-from scheduler_service.config import SchedulerConfig, Scheduling
+from scheduler_service.config import Queue, SchedulerConfig, Scheduling
 from scheduler_service.core.policy import Policy
 
 
@@ -27,6 +27,17 @@ def test_bounds_that_can_be_off_are_not_negative(field: str, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         config.load(SchedulerConfig, "SCHEDULER", [], {f"OCTAVO_SCHEDULER_{field.upper()}": "-1"})
     assert f"{field} must be at least 0" in capsys.readouterr().err
+
+
+def test_a_wait_has_a_bound_unless_it_is_told_to_have_none() -> None:
+    assert SchedulerConfig().limits.max_queue_wait_s == 0.0
+    assert config.load(SchedulerConfig, "SCHEDULER", ["--max-queue-wait-s", "4"], {}).limits.max_queue_wait_s == 4.0
+
+
+@pytest.mark.parametrize("wait_s", [-1.0, float("inf"), float("nan")])
+def test_the_bound_of_a_wait_is_a_time(wait_s: float) -> None:
+    with pytest.raises(ValueError, match="max_queue_wait_s"):
+        Queue(max_queue_wait_s=wait_s)
 
 
 def test_policies_have_their_settings() -> None:

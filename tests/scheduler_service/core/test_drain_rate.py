@@ -3,7 +3,8 @@
 import pytest
 
 from scheduler_service.core.backlog import Queued
-from scheduler_service.core.drain_rate import MAX_RETRY_S, RETRY_AFTER_S, DrainRate
+from scheduler_service.core.drain_rate import LIKELY, MAX_RETRY_S, RETRY_AFTER_S, SURE, DrainRate
+from scheduler_service.core.outcome import Output
 from scheduler_service.core.request import Request
 from tests.scheduler_service.core.rig import a_request
 
@@ -45,6 +46,15 @@ def test_time_with_an_empty_queue_does_not_count() -> None:
 def test_a_queue_that_has_stopped_drains_ever_slower() -> None:
     drain, now_s = drained(num=1, every_s=1.0, times=10)
     assert drain.requests_per_s(now_s + 10) == pytest.approx(0.5)
+
+
+def test_time_in_which_nothing_could_leave_the_queue_does_not_count() -> None:
+    drain, now_s = drained(num=1, every_s=1.0, times=10)
+    drain.interrupted()
+    assert drain.requests_per_s(now_s + 30) == pytest.approx(1.0)
+    drain.let_in([], num_waiting=50, now_s=now_s + 30)
+    drain.let_in(some(1), num_waiting=50, now_s=now_s + 31)
+    assert drain.requests_per_s(now_s + 31) == pytest.approx(1.0)
 
 
 def test_requests_that_only_come_back_are_no_progress() -> None:
@@ -114,3 +124,49 @@ def test_of_two_measures_of_the_queue_the_shorter_counts() -> None:
     drain, now_s = drained(num=1, every_s=0.5, length=100)
     assert predicted(drain, now_s, requests=4, tokens=10) == pytest.approx(0.05)
     assert predicted(drain, now_s, requests=1, tokens=10_000) == pytest.approx(0.5)
+
+
+def test_a_wait_leaves_room_for_chance_and_for_what_was_measured_on_few() -> None:
+    steady, now_s = drained(num=1, every_s=1.0, times=64)
+    gap = steady.gap([], now_s)
+    assert gap is not None
+    assert (gap.wait_s(0, SURE), gap.wait_s(10, SURE)) == pytest.approx((0.0, 10.0))
+    uneven = DrainRate()
+    uneven.let_in([], num_waiting=50, now_s=0.0)
+    for number in range(32):
+        for second in (4 * number + 1, 4 * number + 4):  # after 1 s and after 3 s in turns
+            uneven.let_in(some(1), num_waiting=50, now_s=float(second))
+    gap = uneven.gap([], 128.0)
+    assert gap is not None
+    assert (gap.mean_s, gap.deviation_s) == pytest.approx((2.0, 1.0))
+    spread_s = (16 * (1 + 16 / 64)) ** 0.5
+    assert gap.wait_s(16, LIKELY) == pytest.approx(32.0 + 1.65 * spread_s)
+    assert gap.wait_s(16, SURE) == pytest.approx(32.0 + 2.33 * spread_s)
+
+
+def test_before_anything_has_left_the_queue_those_that_run_are_taken_for_half_done() -> None:
+    drain, running = DrainRate(), some(8)
+    assert drain.gap(running, 100.0) is None
+    drain.let_in(running, num_waiting=0, now_s=100.0)
+    gap = drain.gap(running, 102.0)
+    assert gap is not None
+    assert gap.mean_s == pytest.approx(0.5)  # eight of them, each four seconds
+    for request in running:
+        request.num_preemptions = 1
+    assert drain.gap(running, 102.0) is None
+
+
+def test_from_being_let_in_to_the_first_token_is_what_nine_in_ten_lately_took() -> None:
+    drain = DrainRate()
+    assert drain.own_s(500) == 0.0
+    for number in range(20):
+        (request,) = some(1)
+        drain.let_in([request], num_waiting=0, now_s=100.0)
+        request.token_ids.append(5)
+        drain.brought([Output(request, [5])], now_s=100.0 + (number + 1) / 10)
+        request.token_ids.append(5)
+        drain.brought([Output(request, [5])], now_s=200.0)  # the second token says nothing
+    assert drain.own_s(500) == pytest.approx(1.9)
+    for _ in range(4):
+        drain.step(100, seconds=1.0, budget=100)
+    assert drain.own_s(500) == pytest.approx(5.0)

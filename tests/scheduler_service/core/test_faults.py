@@ -3,7 +3,18 @@
 from scheduler_service.core.plan import Limits, StepResult, StepStatus
 from scheduler_service.core.request import Entry, Status
 from tests.fakes.paged_worker import continuation
-from tests.scheduler_service.core.rig import Rig, family
+from tests.scheduler_service.core.rig import Rig, a_request, family
+
+
+def two_with(*, num_faults: int) -> Rig:
+    """Two requests whose first steps failed so often."""
+    rig = Rig()
+    for name in "ab":
+        rig.submit(name, family(name.upper(), 20), max_tokens=5)
+    for _ in range(num_faults):
+        rig.plan()
+        rig.fault()
+    return rig
 
 
 def test_a_fault_sends_its_requests_to_the_front_in_their_order() -> None:
@@ -30,13 +41,27 @@ def test_reservations_of_a_failed_step_are_withdrawn() -> None:
     assert rig.requests["a"].output_token_ids == continuation(family("A", 40), 3)
 
 
-def test_after_a_fault_each_is_tried_alone_until_it_brings_a_token() -> None:
+def test_after_one_fault_all_are_tried_again_together() -> None:
+    rig = two_with(num_faults=1)
+    assert rig.step() == {"a": 20, "b": 20}
+
+
+def test_scenario_89_after_two_faults_in_a_row_each_is_tried_alone_until_it_has_brought_two_tokens() -> None:
+    rig = two_with(num_faults=2)
+    assert [rig.step() for _ in range(5)] == [{"a": 20}, {"a": 1}, {"b": 20}, {"b": 1}, {"a": 1, "b": 1}]
+    assert [request.num_faults for request in rig.requests.values()] == [0, 0]
+
+
+def test_who_runs_keeps_its_blocks_and_pauses_while_another_is_tried_alone() -> None:
     rig = Rig()
-    rig.submit("a", family("A", 20), max_tokens=5)
-    rig.submit("b", family("B", 20), max_tokens=5)
-    rig.plan()
-    rig.fault()
-    assert [rig.step(), rig.step(), rig.step()] == [{"a": 20}, {"b": 20}, {"a": 1, "b": 1}]
+    rig.submit("c", family("C", 20), max_tokens=9)
+    rig.step()
+    suspect = a_request("a", family("A", 20), max_tokens=9)
+    suspect.num_faults = 2
+    rig.core.submit(suspect, Entry.BACK)
+    table = rig.table("c")
+    assert [rig.step() for _ in range(3)] == [{"a": 20}, {"a": 1}, {"c": 1, "a": 1}]
+    assert rig.table("c")[: len(table)] == table
 
 
 def test_the_third_fault_in_a_row_ends_a_request_as_poisoned() -> None:
@@ -51,14 +76,36 @@ def test_the_third_fault_in_a_row_ends_a_request_as_poisoned() -> None:
     assert rig.kv.figures.num_held == 0
 
 
-def test_a_new_token_between_two_faults_clears_the_record() -> None:
+def test_two_new_tokens_between_two_faults_clear_the_record() -> None:
     rig = Rig()
     a = rig.submit("a", family("A", 20))
     for _ in range(5):
         rig.plan()
         rig.fault()
         rig.step()
-    assert (a.num_faults, a.num_output_tokens) == (0, 5)
+        rig.step()
+    assert (a.num_faults, a.num_output_tokens) == (0, 10)
+
+
+def test_one_that_fails_whenever_it_goes_on_is_not_tried_once_for_each_of_its_tokens() -> None:
+    """To compute again what is known brings one token each time: that clears nobody."""
+    rig = Rig()
+    a = rig.submit("a", family("A", 20))
+    for _ in range(3):
+        rig.step()
+        rig.plan()
+        rig.fault()
+    assert (a.finish_detail, a.num_output_tokens) == ("POISONED", 3)
+
+
+def test_who_was_only_in_a_step_that_did_not_run_is_not_blamed_when_the_worker_dies_as_well() -> None:
+    rig = Rig(window=2)
+    a = rig.submit("a", family("A", 20))
+    rig.plan()
+    rig.plan()
+    rig.core.update(StepResult(seq=rig.sent.popleft().seq, status=StepStatus.FAULT))
+    rig.core.worker_lost()
+    assert a.num_faults == 1
 
 
 def test_a_void_step_without_a_fault_before_it_blames_nobody() -> None:
@@ -105,6 +152,18 @@ def test_three_worker_deaths_poison_what_was_in_flight() -> None:
             rig.core.submit(request, Entry.BACK)
     assert poisoned == [a]
     assert a.status is Status.ERROR
+
+
+def test_a_worker_that_leaves_in_good_order_is_nobody_s_fault() -> None:
+    rig = Rig()
+    a = rig.submit("a", family("A", 20))
+    for _ in range(5):
+        rig.plan()
+        requests, poisoned = rig.core.worker_lost(has_left=True)
+        rig = Rig()
+        for request in requests:
+            rig.core.submit(request, Entry.BACK)
+    assert (poisoned, a.num_faults) == ([], 0)
 
 
 def test_an_abandoned_plan_is_wished_for_again_whole() -> None:

@@ -91,8 +91,38 @@ def test_places_come_back_when_requests_leave_the_queue_in_any_way() -> None:
     assert (backlog.total.num_requests, backlog.total.num_tokens, backlog.of_tenant("a").num_requests) == (1, 40, 1)
 
 
+def test_nobody_is_taken_whose_first_token_may_come_later_than_the_bound() -> None:
+    rig = measured(a_busy_rig(3, max_queue_wait_s=4.5))  # one a second: the newcomer's turn comes in 4 s
+    assert rig.core.submit(a_request("fourth", [1]), now_s=100.0)
+    full = refused(rig, a_request("fifth", [1]))
+    assert isinstance(full, QueueFull)
+    assert full.metadata == {"predicted_ttft_s": "5.001", "max_queue_wait_s": "4.5"}
+    assert full.quota_subject == "wait"
+    assert full.retry_after_s == pytest.approx(0.501, abs=1e-6)
+
+
+def test_who_comes_back_as_told_goes_before_those_who_come_for_the_first_time() -> None:
+    rig = measured(a_busy_rig(4, max_queue_wait_s=4.5))
+    full = refused(rig, a_request("told", [7] * 9))
+    assert full.retry_after_s is not None
+    rig.core.abort("w0")
+    assert isinstance(refused(rig, a_request("new", [8] * 9), now_s=100.4), QueueFull)
+    assert rig.core.submit(a_request("again", [7] * 9), now_s=100.0 + full.retry_after_s)
+
+
+def test_with_a_free_place_and_nobody_waiting_a_prompt_of_any_length_is_taken() -> None:
+    rig = measured(a_busy_rig(0, max_queue_wait_s=4.5))
+    rig.core.abort("running")
+    assert rig.core.submit(a_request("long", family("L", 15_000)), now_s=100.0)
+
+
+def test_nobody_is_refused_for_the_wait_without_a_bound_or_before_anything_was_measured() -> None:
+    assert measured(a_busy_rig(50)).core.submit(a_request("new", [1]), now_s=100.0)
+    assert a_busy_rig(50, max_queue_wait_s=4.5).core.submit(a_request("new", [1]), now_s=100.0)
+
+
 def test_who_was_taken_before_is_not_refused_for_what_will_pass() -> None:
-    rig = measured(a_busy_rig(1, max_queue_len=1), seconds_each=10)
+    rig = measured(a_busy_rig(1, max_queue_len=1, max_queue_wait_s=1.0), seconds_each=10)
     assert rig.core.submit(a_request("moved", [1], deadline_s=101.0), Entry.MOVED, now_s=100.0)
     assert rig.core.submit(a_request("back", [1], deadline_s=101.0), Entry.BACK, now_s=100.0)
     assert rig.core.submit(a_request("known", [1], given=[5], deadline_s=101.0), now_s=100.0)
