@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 from opentelemetry.trace import Status, StatusCode
 
 from octavo import errors, logs, telemetry
@@ -31,8 +32,16 @@ _log = logs.get(__name__)
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Wraps each handler once, at its first call."""
 
-    def __init__(self, statuses: errors.StatusTable, broken: "asyncio.Future[AssertionError]") -> None:
+    def __init__(
+        self,
+        statuses: errors.StatusTable,
+        broken: "asyncio.Future[AssertionError]",
+        *,
+        slow_request_s: float | None = None,
+    ) -> None:
+        """`slow_request_s`: how long a client may take to send the one message of a call; None = for ever."""
         self._statuses = statuses
+        self._slow_request_s = slow_request_s
         self._broken = broken  # done when a handler broke an invariant, so that the process can end
         self._handlers: dict[str, Handler] = {}
         self._num_calls = 0
@@ -72,6 +81,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         async def wrapped(request: Any, context: Context) -> Any:
             return await run(method, context, respond(request, context))
 
+        async def wrapped_when_received(_: Any, context: Context) -> Any:
+            """gRPC itself waits for a message without limit, but not if the handler reads it."""
+            request = await self._run_long(method, context, _received(context, self._slow_request_s))
+            return await wrapped(request, context)
+
+        if self._slow_request_s is not None and not handler.request_streaming:
+            _, make_streaming = kinds[True, handler.response_streaming]
+            return make_streaming(wrapped_when_received, handler.request_deserializer, handler.response_serializer)
         return make_handler(wrapped, handler.request_deserializer, handler.response_serializer)
 
     async def _run(self, method: str, context: Context, response: Awaitable[Any]) -> Any:
@@ -129,6 +146,26 @@ def _as_coroutine(behavior: Any) -> Respond:
                 await context.write(message)
 
     return write_all
+
+
+async def _received(context: Context, limit_s: float | None) -> Any:
+    """The one message of a call."""
+    try:
+        async with asyncio.timeout(limit_s):
+            message = await context.read()
+    except DecodeError:
+        message = grpc.aio.EOF  # type: ignore[attr-defined]
+    except TimeoutError:
+        problem = f"the request did not arrive within {limit_s:g} s"
+        raise errors.Failed(
+            errors.Failure(code=grpc.StatusCode.CANCELLED, reason="CLIENT_STALLED", message=problem)
+        ) from None
+    if message is grpc.aio.EOF:  # type: ignore[attr-defined]  # its stubs lack it
+        problem = "the call has no message that could be read as its request"
+        raise errors.Failed(
+            errors.Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="INVALID_PARAMETER", message=problem)
+        )
+    return message
 
 
 async def _abort(method: str, context: Context, failure: errors.Failure) -> NoReturn:

@@ -33,16 +33,13 @@ async def _whole(service: Service, request: Request, *, call: Call) -> Response:
 def _streamed(service: Service, request: Request, *, call: Call) -> Response:
     """Server-sent events. Nothing is sent before the first generation is admitted, unless that takes long."""
     parent = exchange.current(request.scope).trace_parent
-    limits = service.settings.limits
 
     async def produce(writer: EventWriter) -> str:
         sink = StreamSink(call, writer)
         await service.runner.run(call.requests, sink.add, trace_parent=parent)
         return sink.closing()
 
-    return EventStream(
-        produce, keepalive_s=limits.keepalive_s, stalled_client_s=limits.stalled_client_s, headers=call.headers
-    )
+    return EventStream(produce, keepalive_s=service.settings.limits.keepalive_s, headers=call.headers)
 
 
 def answer_json(call: Call, answer: Answer) -> Json:

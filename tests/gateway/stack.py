@@ -20,7 +20,7 @@ from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.request_metrics import RequestMetrics
 from gateway.scheduler_session import SchedulerSession
 from gateway.serving import Serving
-from octavo import client, server
+from octavo import server
 from octavo.inference.v1 import inference_pb2_grpc
 from octavo.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
 from tests.fakes.scheduler import FakeScheduler
@@ -59,11 +59,11 @@ async def running_stack(
     metrics = RequestMetrics(registry, model_name="tiny", max_model_len=4096)
     async with (
         _maybe_running(scheduler, folder, starts=starts_scheduler),
-        client.channel(scheduler_address(folder)) as to_scheduler,
         scheduler_session.connected(
-            to_scheduler, gateway_id="test", tokenizer_digest=b"digest", on_state=serving.hear
+            scheduler_address(folder), gateway_id="test", tokenizer_digest=b"digest", on_state=serving.hear
         ) as session,
     ):
+        metrics.show_open(lambda: session.num_open)
         with tokenizer.loaded(config_dir) as loaded:
             generator = Generator(
                 tokenizer=loaded, session=session, serving=serving, metrics=metrics, settings=settings
@@ -74,6 +74,9 @@ async def running_stack(
                 server.started(
                     f"unix:{folder}/gateway.sock", register, failures.STATUSES, service_names=[SERVICE_NAME],
                     readiness=readiness,
+                    exposure=server.Exposure(
+                        options=settings.grpc_options, slow_request_s=settings.slow_request_s
+                    ),
                 ) as public,
                 grpc.aio.insecure_channel(public.address) as channel,
             ):  # fmt: skip

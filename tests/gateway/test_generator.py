@@ -214,6 +214,17 @@ async def test_a_long_prompt_is_encoded_beside_the_event_loop(stack: Stack):
     assert is_same
 
 
+async def test_metrics_show_the_answers_that_are_open_now(stack: Stack):
+    def num_open() -> float | None:
+        labels = {"model_name": "tiny", "engine": "0"}
+        return stack.registry.get_sample_value("octavo_gateway_open_answers", labels)
+
+    async with aclosing(stack.generator.generate(asked(n=2, max_tokens=200))) as events:
+        await anext(events)
+        assert num_open() == 2
+    await until(lambda: num_open() == 0)
+
+
 async def test_metrics_count_answers_and_tokens(stack: Stack):
     await events_of(stack, asked(n=2, max_tokens=6))
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import grpc
 import httpx
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from octavo import client
+from octavo import client, errors
 from octavo.inference.v1 import inference_pb2, inference_pb2_grpc
 from tests.fakes.scheduler import FakeScheduler
 from tests.gateway import tiny_model
@@ -45,11 +46,20 @@ async def running_gateway(folder: Path, *flags: str) -> AsyncIterator[tuple[asyn
 
 async def serving(channel: grpc.aio.Channel, name: str) -> None:
     """Return when the gateway says that it serves `name`."""
+    await has_status(channel, name, health_pb2.HealthCheckResponse.SERVING)
+
+
+async def not_serving(channel: grpc.aio.Channel, name: str) -> None:
+    """Return when it says that it does not."""
+    await has_status(channel, name, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
+async def has_status(channel: grpc.aio.Channel, name: str, status: int) -> None:
     watch = health_pb2_grpc.HealthStub(channel).Watch(
         health_pb2.HealthCheckRequest(service=name), wait_for_ready=True, timeout=30
     )
     async for answer in watch:
-        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+        if answer.status == status:
             return
 
 
@@ -78,6 +88,46 @@ async def test_both_protocols_answer_and_sigterm_drains(tmp_path: Path):
         (2, 40, "length"),
     ]
     assert all(line["request_id"] and line["ttft_ms"] > 0 for line in finished)
+
+
+async def test_a_gateway_that_drains_refuses_what_is_new_and_says_when_to_ask_again(tmp_path: Path):
+    scheduler = FakeScheduler()
+    scheduler.step_s = 0.02
+    async with running_scheduler(scheduler, tmp_path), running_gateway(tmp_path) as (process, http_port, grpc_port):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel, httpx.AsyncClient() as http:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            messages = aiter(stub.Generate(inference_pb2.GenerateRequest(text="ab", stopping={"max_tokens": 200})))
+            await anext(messages)
+            process.send_signal(signal.SIGTERM)
+            await not_serving(channel, "tiny")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.GenerateOnce(inference_pb2.GenerateOnceRequest(request={"text": "ab"}))
+            by_http = await http.post(f"http://127.0.0.1:{http_port}/v1/completions", json={"prompt": "ab"})
+            assert (await http.get(f"http://127.0.0.1:{http_port}/readyz")).status_code == 503
+            assert "".join([message.chunk.text async for message in messages]) == "ab" * 100
+        assert await asyncio.wait_for(process.wait(), timeout=20) == 0
+    failure = errors.from_rpc_error(refused.value)
+    assert (failure.code, failure.reason) == (grpc.StatusCode.UNAVAILABLE, "SERVER_DRAINING")
+    assert failure.retry_after_s == 1
+    assert (by_http.status_code, by_http.json()["error"]["code"]) == (503, "server_draining")
+    assert by_http.headers["retry-after"] == "1"
+
+
+async def test_a_second_signal_ends_what_runs(tmp_path: Path):
+    scheduler = FakeScheduler()
+    scheduler.step_s = 0.02
+    async with running_scheduler(scheduler, tmp_path), running_gateway(tmp_path) as (process, _, grpc_port):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            messages = aiter(stub.Generate(inference_pb2.GenerateRequest(text="ab", stopping={"max_tokens": 4000})))
+            await anext(messages)
+            process.send_signal(signal.SIGTERM)
+            await not_serving(channel, "tiny")
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(grpc.aio.AioRpcError):
+                async for _ in messages:
+                    pass
+        assert await asyncio.wait_for(process.wait(), timeout=20) == 1
 
 
 async def test_a_model_that_cannot_be_used_ends_the_process_with_a_message(tmp_path: Path):

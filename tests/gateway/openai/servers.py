@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import uvicorn
 
+from gateway import http_server
 from gateway.config import GatewayConfig
+from gateway.http_connections import Connections
 from gateway.openai.app import create_app
 from tests.fakes.generator import FakeGenerator
 
@@ -39,14 +39,11 @@ def events(text: str) -> list[Any]:
 @asynccontextmanager
 async def uvicorn_serving(fake: FakeGenerator, settings: GatewayConfig | None = None) -> AsyncIterator[str]:
     """The base URL of a real HTTP server."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = create_app(fake, settings or GatewayConfig())
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", access_log=False))
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.serve(sockets=[listener]))
-            await until(lambda: server.started)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            server.should_exit = True
+    settings = settings or GatewayConfig()
+    connections = Connections(settings.limits.of_connections)
+    async with http_server.started(create_app(fake, settings), "127.0.0.1", 0, connections=connections) as server:
+        await until(lambda: server.started)
+        yield f"http://127.0.0.1:{server.port}"
 
 
 async def until(condition: Callable[[], bool], *, within_s: float = 5.0) -> None:

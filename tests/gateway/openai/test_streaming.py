@@ -92,7 +92,7 @@ async def test_an_error_after_a_comment_is_an_event():
 
 
 async def test_no_comments_when_they_are_off():
-    settings = GatewayConfig(limits=Limits(keepalive_s=0, stalled_client_s=0))
+    settings = GatewayConfig(limits=Limits(keepalive_s=0))
     response = await post(FakeGenerator(delay_s=0.05), PATH, STREAM, settings)
     assert ":" not in {line[:1] for line in response.text.splitlines()}
 
@@ -191,5 +191,5 @@ async def test_a_watcher_does_not_outlive_its_stream():
         await asyncio.sleep(0)
 
     before = asyncio.all_tasks()
-    await EventStream(produce, keepalive_s=15, stalled_client_s=15, headers={})({}, receive, send)
+    await EventStream(produce, keepalive_s=15, headers={})({}, receive, send)
     assert asyncio.all_tasks() == before
