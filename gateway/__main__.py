@@ -1,19 +1,19 @@
 """Gateway: text in, text out. Serves octavo.inference.v1 and the OpenAI API on the same handlers, in one event loop."""
 
-import asyncio
 import gc
 import platform
 import time
 from functools import partial
 
-from gateway import failures, http_server, model_profile, scheduler_session, tokenizer
+from gateway import failures, handover, http_server, model_profile, scheduler_session, tokenizer
 from gateway.config import GatewayConfig
 from gateway.generator import Generator
+from gateway.http_connections import Connections
 from gateway.inference_servicer import SERVICE_NAME, InferenceServicer
 from gateway.openai.app import create_app
 from gateway.request_metrics import RequestMetrics
 from gateway.serving import Serving
-from octavo import client, config, logs, metrics, model_files, server, telemetry
+from octavo import config, logs, metrics, model_files, server, shutdown, telemetry
 from octavo.inference.v1.inference_pb2_grpc import add_InferenceServiceServicer_to_server
 
 
@@ -42,36 +42,59 @@ async def serve(settings: GatewayConfig, files: model_files.ModelFiles, loaded: 
     )
     request_metrics = RequestMetrics(metrics.REGISTRY, model_name=serving.name, max_model_len=serving.max_model_len)
     async with (
-        client.channel(settings.scheduler_addr) as channel,
         scheduler_session.connected(
-            channel,
+            settings.scheduler_addr,
             gateway_id=settings.gateway_id or platform.node(),
             tokenizer_digest=files.tokenizer_digest,
             on_state=serving.hear,
         ) as session,
     ):
+        request_metrics.show_open(lambda: session.num_open)
         generator = Generator(
             tokenizer=loaded, session=session, serving=serving, metrics=request_metrics, settings=settings.limits
         )
-        servicer = InferenceServicer(generator, stalled_client_s=settings.limits.stalled_client_s)
-        register = partial(add_InferenceServiceServicer_to_server, servicer)
-        async with (
-            server.started(
-                f"{settings.host}:{settings.grpc_port}",
-                register,
-                failures.STATUSES,
-                service_names=[SERVICE_NAME],
-                health_names=[serving.name],
-                readiness=readiness,
+        await listen(settings, generator, serving, readiness=readiness)
+
+
+async def listen(
+    settings: GatewayConfig, generator: Generator, serving: Serving, *, readiness: server.Readiness
+) -> None:
+    """The two public ports, until the drain is over."""
+    servicer = InferenceServicer(generator, stalled_client_s=settings.limits.stalled_client_s)
+    network = settings.network
+    if network.reuse_port:
+        await handover.before_listening(network.port, readiness)
+    async with (
+        server.started(
+            f"{network.host}:{network.grpc_port}",
+            partial(add_InferenceServiceServicer_to_server, servicer),
+            failures.STATUSES,
+            service_names=[SERVICE_NAME],
+            readiness=readiness,
+            exposure=server.Exposure(
+                health_names=(serving.name,),
                 reflection=settings.reflection,
-            ) as running,
-            http_server.started(create_app(generator, settings), settings.host, settings.port),
-        ):
-            gc.freeze()  # what is loaded by now stays for ever: no collection need look at it again
-            await server.run_until_stopped(
-                running, drain=generator.drain, drain_timeout_s=settings.process.drain_timeout_s
-            )
+                options=(*settings.limits.grpc_options, *(handover.GRPC_OPTIONS if network.reuse_port else ())),
+                slow_request_s=settings.limits.slow_request_s,
+            ),
+        ) as running,
+        http_server.started(
+            create_app(generator, settings),
+            network.host,
+            network.port,
+            connections=Connections(settings.limits.of_connections, metrics.REGISTRY),
+            reuse_port=network.reuse_port,
+        ) as http,
+    ):
+        hand_over = None
+        if network.reuse_port:
+            handover.take_over(running, http)
+            hand_over = partial(handover.to_successor, running, http)
+        gc.freeze()  # what is loaded by now stays for ever: no collection need look at it again
+        await server.run_until_stopped(
+            running, hand_over=hand_over, drain=generator.drain, drain_timeout_s=settings.process.drain_timeout_s
+        )
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    shutdown.run(main)

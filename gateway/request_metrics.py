@@ -1,6 +1,8 @@
 """What Prometheus sees of requests: vLLM's names, labels and buckets, so that its dashboards work."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.core.generation import FinishReason
 
@@ -44,6 +46,9 @@ class RequestMetrics:
         self._e2e = histogram("e2e_request_latency_seconds", "Arrival to end.", E2E_BUCKETS)
         self._prompt = histogram("request_prompt_tokens", "Tokens of the prompt.", lengths)
         self._generation = histogram("request_generation_tokens", "Tokens of an answer.", lengths)
+        self._open = Gauge(
+            "octavo_gateway_open_answers", "Answers that have not ended.", tuple(labels), registry=registry
+        ).labels(**labels)
         success = Counter(
             "vllm:request_success", "Answers that ended.", (*labels, "finished_reason"), registry=registry
         )
@@ -51,6 +56,10 @@ class RequestMetrics:
         self._success = {
             reason: success.labels(**labels, finished_reason=word) for reason, word in _FINISHED_REASONS.items()
         }
+
+    def show_open(self, num_open: Callable[[], int]) -> None:
+        """Answers that the scheduler owes, asked for whenever somebody looks."""
+        self._open.set_function(num_open)
 
     def first_token(self, ttft_s: float, *, trace_id: str | None) -> None:
         self._ttft.observe(ttft_s, _exemplar(trace_id))

@@ -1,9 +1,9 @@
 """The gateway's one stream to the scheduler: all requests go up it, all their tokens come down it.
 
 Owns which requests are open and which of their tokens have arrived, so that a new stream goes on where the last one
-broke. Knows no text. One task writes: two writers on one stream would kill it.
+broke. Knows no text; a stream's connection, numbers and signs of life are `dialled_session`'s.
 
-After a lost stream it dials again at once, then after 0.1, 0.2, 0.5, 1 and every 2 s. Requests wait meanwhile; when
+After a lost stream it dials again at once, then after 0.1, 0.2 and every 0.5 s. Requests wait meanwhile; when
 nobody has answered for 30 s they fail with SCHEDULER_UNREACHABLE.
 """
 
@@ -11,16 +11,11 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-import time
 from array import array
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
-
-import grpc
 
 from gateway import session_wire
 from gateway.core.generation import FinishReason
@@ -34,17 +29,16 @@ from gateway.core.submission import (
     Update,
     end_told_by,
 )
+from gateway.dialled_session import DialledSession, Outbox
 from gateway.inbox import Inbox
-from octavo import errors, logs
+from octavo import logs
 from octavo.client import retry_pause_s
-from octavo.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from octavo.loop_clock import now_s
+from octavo.scheduler.v1 import scheduler_pb2
 
 GIVE_UP_AFTER_S = 30.0  # without a scheduler, open requests fail after this time
-FIRST_ANSWER_S = 10.0  # the scheduler tells its state at once
 SHORT_LIFE_S = 1.0  # a stream that ended sooner is a failed try, so that two processes never spin
 FLUSH_S = 0.5  # at the end, for the last cancels to be written
-
-LOST = (grpc.aio.AioRpcError, asyncio.InvalidStateError)  # what a stream raises that failed, or that is over
 
 _log = logs.get(__name__)
 
@@ -66,6 +60,7 @@ class OpenRequest:
     inbox: Inbox
     index: int  # which answer of its call
     output_token_ids: "array[int]" = field(default_factory=lambda: array("I"))  # received so far
+    was_submitted: bool = False  # to a scheduler, which has not rejected it
     is_cancelled: bool = False  # only its end is still awaited
 
     def deliver(self, update: Update) -> None:
@@ -76,14 +71,14 @@ class OpenRequest:
 
 @asynccontextmanager
 async def connected(
-    channel: grpc.aio.Channel,
+    address: str,
     *,
     gateway_id: str,
     tokenizer_digest: bytes,
     on_state: Callable[[SchedulerState], None],
 ) -> AsyncIterator["SchedulerSession"]:
     """A session that is kept up while the block runs; it need not be up yet. `on_state` hears every change."""
-    session = SchedulerSession(channel, gateway_id=gateway_id, tokenizer_digest=tokenizer_digest, on_state=on_state)
+    session = SchedulerSession(address, gateway_id=gateway_id, tokenizer_digest=tokenizer_digest, on_state=on_state)
     async with asyncio.TaskGroup() as tasks:
         keeper = tasks.create_task(session.keep_connected(), name="scheduler-session")
         try:
@@ -98,36 +93,35 @@ class SchedulerSession:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
+        address: str,
         *,
         gateway_id: str,
         tokenizer_digest: bytes,
         on_state: Callable[[SchedulerState], None],
     ) -> None:
-        self._stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+        self._address = address
         self._hello = scheduler_pb2.SessionHello(
             gateway_id=gateway_id, incarnation=secrets.randbits(64), tokenizer_digest=tokenizer_digest
         )
         self._on_state = on_state
         self._is_connected = False
+        self._is_leaving = False  # the scheduler, as it said
         self._reason = ""  # the scheduler's last, why requests are not served
-        self._lost_at_s = time.monotonic()
+        self._lost_at_s = now_s()
         self._request_nums = itertools.count(1)
         self._open: dict[int, OpenRequest] = {}
-        self._outbox: deque[scheduler_pb2.SessionRequest] = deque()
-        self._outbox_filled = asyncio.Event()
-        self._outbox_emptied = asyncio.Event()
+        self._outbox = Outbox()
 
     @property
     def num_open(self) -> int:
         return len(self._open)
 
     def submit(self, submission: Submission, inbox: Inbox, *, index: int = 0) -> int:
-        """Hand a request in; its number. Without a stream it waits for the next one."""
+        """Hand a request in; its number. Without a stream, or on one about to end, it waits for the next one."""
         request_num = next(self._request_nums)
         self._open[request_num] = OpenRequest(submission=submission, inbox=inbox, index=index)
-        if self._is_connected:
-            self._send(session_wire.submit(request_num, submission, ()))
+        if self._is_connected and not self._is_leaving:
+            self._submit(request_num)
         return request_num
 
     def cancel(self, request_num: int, reason: CancelReason) -> None:
@@ -138,81 +132,59 @@ class SchedulerSession:
     def stop(self, request_num: int) -> None:
         """A stop string matched: no more tokens are wanted, but its end, with the figures, is still delivered."""
         request = self._open.get(request_num)
-        if request is not None:
-            request.is_cancelled = True
-            self._send_cancel(request_num, CancelReason.STOP_STRING)
+        if request is None:
+            return
+        request.is_cancelled = True
+        self._send_cancel(request_num, CancelReason.STOP_STRING)
+        if not self._is_connected:
+            self._drop_cancelled()
 
     async def flush(self) -> None:
         """Return when everything is written, the stream is lost or FLUSH_S have passed."""
         if self._outbox and self._is_connected:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
-                    await self._outbox_emptied.wait()
+                    await self._outbox.emptied()
 
     async def keep_connected(self) -> None:
         """Dial again and again, for ever."""
         num_tries, known_problem = 0, ""
         while True:
-            dialled_at_s = time.monotonic()
-            problem = await self._run_stream()
+            dialled_at_s = now_s()
+            stream = DialledSession(self._address, self._hello, outbox=self._outbox, hear=self._hear)
+            problem = await stream.run()
             if self._is_connected:
-                _log.warning("scheduler_lost", problem=problem, num_open=len(self._open))
-                self._lost_at_s = time.monotonic()
+                event, say = ("scheduler_left", _log.info) if self._is_leaving else ("scheduler_lost", _log.warning)
+                say(event, problem=problem, num_open=len(self._open))
+                self._lost_at_s = now_s()
                 self._is_connected = False
                 self._drop_cancelled()
             elif problem != known_problem:
                 _log.warning("scheduler_not_found", problem=problem)
             known_problem = problem
             self._on_state(SchedulerState(reason=f"no connection to the scheduler: {problem}"))
-            if time.monotonic() - self._lost_at_s >= GIVE_UP_AFTER_S:
+            if now_s() - self._lost_at_s >= GIVE_UP_AFTER_S:
                 self._fail_open(problem)
-            num_tries = 0 if time.monotonic() - dialled_at_s >= SHORT_LIFE_S else num_tries + 1
+            num_tries = 0 if now_s() - dialled_at_s >= SHORT_LIFE_S else num_tries + 1
             await asyncio.sleep(retry_pause_s(num_tries - 1) if num_tries else 0)
 
-    async def _run_stream(self) -> str:
-        """One stream from hello to loss; what ended it."""
-        call = self._stub.Session()
-        try:
-            await call.write(scheduler_pb2.SessionRequest(hello=self._hello))
-            async with asyncio.TaskGroup() as tasks:
-                writer: asyncio.Task[None] | None = None
-                while (problem := await self._receive(call)) is None:
-                    writer = writer or tasks.create_task(self._write(call), name="scheduler-session-writer")
-                if writer is not None:
-                    writer.cancel()
-        except LOST as failed:  # the hello could not be sent
-            problem = _said(failed)
-        finally:
-            call.cancel()
-        return problem
-
-    async def _receive(self, call: Any) -> str | None:
-        """Apply one message; the reason when there will be no more."""
-        try:
-            async with asyncio.timeout(None if self._is_connected else FIRST_ANSWER_S):
-                response = await call.read()
-        except TimeoutError:
-            return f"it said nothing for {FIRST_ANSWER_S:g} s"
-        except LOST as failed:
-            return _said(failed)
-        if response is grpc.aio.EOF:  # type: ignore[attr-defined]  # its stubs lack it
-            return f"it ended the stream: {await call.details() or 'no reason given'}"
+    def _hear(self, response: scheduler_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):
             case "state":
                 self._hear_state(response.state)
             case "events":
                 self._hear_events(response.events)
-        return None
 
     def _hear_state(self, message: scheduler_pb2.ServingState) -> None:
+        self._is_leaving = message.draining
         if not self._is_connected:
             self._is_connected = True
             _log.info("scheduler_connected", num_open=len(self._open), ready=message.ready)
             self._submit_again()
         if message.reason != self._reason:
             self._reason = message.reason
-            is_alone = message.HasField("model") and not message.ready and not message.draining
-            say = _log.error if is_alone else _log.info  # others are served: somebody must do what the reason says
+            is_wrong = message.HasField("model") and not message.ready and not message.draining
+            say = _log.error if is_wrong else _log.info  # somebody must do what the reason says
             say("serving_changed", ready=message.ready, reason=message.reason)
         self._on_state(session_wire.state(message))
 
@@ -223,7 +195,16 @@ class SchedulerSession:
             if ended is not None:
                 self._open.pop(request_num).deliver(ended)
             else:
-                self._send(session_wire.submit(request_num, request.submission, request.output_token_ids))
+                self._submit(request_num)
+
+    def _submit(self, request_num: int) -> None:
+        request = self._open[request_num]
+        self._outbox.put(
+            session_wire.submit(
+                request_num, request.submission, request.output_token_ids, was_submitted=request.was_submitted
+            )
+        )
+        request.was_submitted = True
 
     def _hear_events(self, events: scheduler_pb2.Events) -> None:
         for request_num, update in session_wire.updates(events):
@@ -236,31 +217,13 @@ class SchedulerSession:
             if is_over or not request.is_cancelled:
                 request.deliver(update)
 
-    async def _write(self, call: Any) -> None:
-        """Send what is in the outbox, in order. A failed write is left to the reader, which learns why."""
-        while True:
-            await self._outbox_filled.wait()
-            self._outbox_filled.clear()
-            while self._outbox:
-                try:
-                    await call.write(self._outbox[0])
-                except LOST:
-                    return
-                self._outbox.popleft()
-            self._outbox_emptied.set()
-
-    def _send(self, message: scheduler_pb2.SessionRequest) -> None:
-        self._outbox.append(message)
-        self._outbox_emptied.clear()
-        self._outbox_filled.set()
-
     def _send_cancel(self, request_num: int, reason: CancelReason) -> None:
         cancel = scheduler_pb2.Cancel(request_num=request_num, reason=reason.value)
-        self._send(scheduler_pb2.SessionRequest(cancel=cancel))
+        self._outbox.put(scheduler_pb2.SessionRequest(cancel=cancel))
 
     def _drop_cancelled(self) -> None:
         """The stream is gone: requests are submitted again with the next one, but not those that were cancelled."""
-        self._outbox = deque(message for message in self._outbox if message.HasField("cancel"))
+        self._outbox.keep_cancels()
         for request_num in [num for num, request in self._open.items() if request.is_cancelled]:
             ended = Ended(reason=FinishReason.CANCELLED, stop_token_id=None, failure=None, figures=None)
             self._open.pop(request_num).deliver(ended)
@@ -274,7 +237,3 @@ class SchedulerSession:
         for request in self._open.values():
             request.deliver(Rejected(failure=failure))
         self._open.clear()
-
-
-def _said(failed: Exception) -> str:
-    return errors.from_rpc_error(failed).message if isinstance(failed, grpc.aio.AioRpcError) else str(failed)

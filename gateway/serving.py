@@ -91,10 +91,12 @@ class Serving:
             return "draining"
         return self._scheduler.reason or ("the scheduler is draining" if self._scheduler.is_draining else "no worker")
 
-    def _cause(self) -> Literal["loading", "no_worker", "draining"]:
+    def _cause(self) -> Literal["loading", "no_worker", "stalled", "draining"]:
         if self._is_draining or self._scheduler.is_draining:
             return "draining"
-        return "no_worker" if self._was_ready else "loading"
+        if not self._was_ready:
+            return "loading"
+        return "stalled" if self._scheduler.num_blocks else "no_worker"
 
 
 def _with_model(scheduler: SchedulerState, known: SchedulerState) -> SchedulerState:

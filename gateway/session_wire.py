@@ -31,7 +31,9 @@ FINISH_REASONS = {
 }
 
 
-def submit(request_num: int, submission: Submission, output_token_ids: Sequence[int]) -> scheduler_pb2.SessionRequest:
+def submit(
+    request_num: int, submission: Submission, output_token_ids: Sequence[int], *, was_submitted: bool = False
+) -> scheduler_pb2.SessionRequest:
     """`output_token_ids` are those already received, when a request is submitted again."""
     message = scheduler_pb2.Submit(
         request_num=request_num,
@@ -45,6 +47,7 @@ def submit(request_num: int, submission: Submission, output_token_ids: Sequence[
         cache_salt=submission.cache_salt,
         cache_bypass=submission.cache_bypass,
         trace_context=submission.trace_context,
+        was_submitted=was_submitted,
     )
     if submission.deadline_at_s is not None:
         message.remaining.FromNanoseconds(max(0, int((submission.deadline_at_s - time.monotonic()) * 1e9)))

@@ -8,7 +8,7 @@ from gpu_worker.config import WorkerConfig
 from gpu_worker.errors import CannotStart
 from gpu_worker.servicer import STATUSES, WorkerServicer
 from gpu_worker.worker import Worker
-from octavo import config, logs, metrics, model_files, server, telemetry
+from octavo import config, logs, metrics, model_files, server, shutdown, telemetry
 from octavo.server import Readiness
 from octavo.worker.v1 import worker_pb2_grpc
 
@@ -48,4 +48,4 @@ async def _serve(settings: WorkerConfig) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    shutdown.run(main)

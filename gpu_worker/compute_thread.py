@@ -13,6 +13,7 @@ from typing import Self
 
 from gpu_worker.core.step import Step, StepResult
 from gpu_worker.executor import StepExecutor
+from octavo.loop_clock import now_s
 
 Command = Callable[[], StepResult | None]
 
@@ -31,6 +32,7 @@ class ComputeThread:
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._untold: Callable[[], None] | None = None  # tells the loop of the last command; the thread's own
         self._num_pending = 0
+        self._moved_s = now_s()  # when the command in hand became the first, in the loop's time
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._work, name="octavo-compute", daemon=True)
@@ -57,11 +59,18 @@ class ComputeThread:
         """After the steps in hand, start a new incarnation."""
         self._put(self._executor.renew)
 
+    @property
+    def held_s(self) -> float:
+        """For how long the command in hand has not ended; 0 when there is none."""
+        return now_s() - self._moved_s if self._num_pending else 0.0
+
     async def idle(self) -> None:
         """Return when nothing is in hand and every result has been handed over."""
         await self._idle.wait()
 
     def _put(self, command: Command) -> None:
+        if not self._num_pending:
+            self._moved_s = now_s()
         self._num_pending += 1
         self._idle.clear()
         self._inbox.put(command)
@@ -94,6 +103,7 @@ class ComputeThread:
         if result is not None:
             self._on_result(result)
         self._num_pending -= 1
+        self._moved_s = now_s()
         if not self._num_pending:
             self._idle.set()
 

@@ -19,10 +19,12 @@ from gpu_worker.executor import StepExecutor
 from gpu_worker.identity import Identity, new_incarnation
 from octavo import client, logs
 from octavo.health import Readiness
+from octavo.loop_clock import Hearing
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 
 HEARTBEAT_S = 0.5
-WELCOME_TIMEOUT_S = 2.0  # from hello to the scheduler's welcome, which gives a silent worker up after 3 s
+SILENCE_S = 2.0  # of the scheduler, which beats every 0.5 s and gives a silent worker up after 3 s
+STEP_BOUND_S = 10.0  # of a step, after which this worker says that it is not ready
 LEAVE_TIMEOUT_S = 2.0  # for the scheduler to see that the last result was sent
 LOG_EVERY_S = 10.0  # while nobody answers
 
@@ -57,6 +59,7 @@ class SchedulerLink:
         self._received = Received()  # of the stream that is open
         self._kept: deque[worker_pb2.StepResult] = deque()  # until the scheduler has acknowledged them
         self._outbox: Outbox | None = None  # of the stream that is open
+        self._is_held = False  # a step has not ended for too long
         self._is_draining = False
         self._leaving = asyncio.Event()
 
@@ -109,7 +112,7 @@ class SchedulerLink:
     async def _connect(self) -> str | None:
         """One stream from hello to its end; says what broke it, or None when the scheduler ended it in good order."""
         await self._compute.idle()  # so that hello names the last step that ever ran in this session
-        async with client.channel(self._address, options=(("grpc.use_local_subchannel_pool", 1),)) as channel:
+        async with client.own_channel(self._address) as channel:
             call = worker_pb2_grpc.WorkerLinkServiceStub(channel).Connect()
             try:
                 return await self._talk(call)
@@ -125,15 +128,16 @@ class SchedulerLink:
         outbox.put_nowait(self._hello())
         self._outbox = outbox
         async with asyncio.TaskGroup() as tasks:
-            limit = asyncio.timeout(None)
+            limit, hearing = asyncio.timeout(None), Hearing()
             others = [
                 tasks.create_task(_write(call, outbox), name="write"),
                 tasks.create_task(self._beat(outbox), name="beat"),
                 tasks.create_task(self._end_when_left(outbox, limit), name="end-when-left"),
+                tasks.create_task(_end_when_silent(hearing, limit), name="end-when-silent"),
             ]
             try:
                 async with limit:
-                    return await self._read(call)
+                    return await self._read(call, hearing)
             except grpc.aio.AioRpcError as error:
                 return f"{error.code().name}: {error.details()}"
             except TimeoutError:
@@ -146,12 +150,12 @@ class SchedulerLink:
                 for other in others:
                     other.cancel()
 
-    async def _read(self, call: Call) -> str | None:
-        async with asyncio.timeout(WELCOME_TIMEOUT_S):
-            message = await call.read()
+    async def _read(self, call: Call, hearing: Hearing) -> str | None:
+        message = await call.read()
         if message is not EOF and message.WhichOneof("message") not in ("welcome", "close"):
             return "its first message was no welcome"
         while message is not EOF:
+            hearing.heard()
             match message.WhichOneof("message"):
                 case "step":
                     if not self._take(message.step):
@@ -235,6 +239,17 @@ class SchedulerLink:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             outbox.put_nowait(self._heartbeat())
+            self._look_at_step()
+
+    def _look_at_step(self) -> None:
+        """Say whether steps end, which the scheduler sees as well; sooner or later somebody must restart this."""
+        held_s, was_held = self._compute.held_s, self._is_held
+        self._is_held = held_s >= STEP_BOUND_S
+        if self._is_held and not was_held:
+            _log.error("step_held", seq=self._last_seq + 1, held_s=round(held_s, 1))
+            self._readiness.set(False, f"step {self._last_seq + 1} has not ended within {STEP_BOUND_S:g} s")
+        elif was_held and not self._is_held and self._is_welcome:
+            self._readiness.set(True)
 
     def _heartbeat(self) -> worker_pb2.ConnectRequest:
         return worker_pb2.ConnectRequest(
@@ -251,6 +266,11 @@ class SchedulerLink:
         outbox.put_nowait(worker_pb2.ConnectRequest(leave=worker_pb2.Leave()))
         outbox.put_nowait(None)
         limit.reschedule(asyncio.get_running_loop().time() + LEAVE_TIMEOUT_S)
+
+
+async def _end_when_silent(hearing: Hearing, limit: asyncio.Timeout) -> None:
+    await hearing.silence(SILENCE_S)
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def _write(call: Call, outbox: Outbox) -> None:

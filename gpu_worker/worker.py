@@ -4,8 +4,11 @@ import asyncio
 import contextlib
 import gc
 import os
+import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gpu_worker import step_report
 from gpu_worker.config import WorkerConfig
@@ -42,7 +45,7 @@ class Worker:
         """Load, then serve the scheduler until drained. Raises CannotStart or ModelFilesError."""
         try:
             settings, started, phases = self._settings, time.perf_counter(), Phases()
-            ready = await asyncio.to_thread(_load, settings, phases)
+            ready = await _in_thread(partial(_load, settings, phases))
             phases.end()
             link = SchedulerLink(
                 ready.identity,
@@ -62,7 +65,7 @@ class Worker:
 
     async def drain(self) -> None:
         """Finish the requests that are here; what is left of them shortly before the end goes to other workers."""
-        if self._link is None:  # it still loads
+        if self._link is None:  # it still loads: nothing is in hand
             return
         self._link.drain()
         limit_s = max(0.0, self._settings.process.drain_timeout_s - LEAVE_AFTER_DRAIN_S)
@@ -71,6 +74,27 @@ class Worker:
                 await self._ended.wait()
         self._link.leave()
         await self._ended.wait()
+
+
+async def _in_thread(load: "Callable[[], startup.Ready]") -> "startup.Ready":
+    """What a thread loads; a process that leaves meanwhile does not wait for it."""
+    loop = asyncio.get_running_loop()
+    loaded: asyncio.Future[startup.Ready] = loop.create_future()
+
+    def tell(set_outcome: Callable[[Any], None], outcome: object) -> None:
+        if not loaded.done():
+            set_outcome(outcome)
+
+    def run() -> None:
+        try:
+            told = partial(tell, loaded.set_result, load())
+        except Exception as failed:  # noqa: BLE001 - raised where it is awaited
+            told = partial(tell, loaded.set_exception, failed)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(told)
+
+    threading.Thread(target=run, name="octavo-load", daemon=True).start()
+    return await loaded
 
 
 def _load(settings: WorkerConfig, phases: Phases) -> "startup.Ready":

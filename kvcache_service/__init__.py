@@ -30,6 +30,7 @@ core/                   the rules; pure
 servicer                the gRPC methods: convert, one core call, convert
 wire, prefix_wire, stats_wire, watch_wire
                         messages <-> core values
+plan_stream             one stream of plans, until the scheduler or this service leaves
 watch                   watchers of the prefix caches, each at its own pace
 metadata_store          what is recorded in Redis, and what comes back; metadata_record documents the keys
 metadata_journal, metadata_writer, metadata_reader, metadata_scripts, redis_client

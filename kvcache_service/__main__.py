@@ -1,6 +1,5 @@
 """KV cache service: owns, for every worker, the block pool and the prefix cache."""
 
-import asyncio
 import secrets
 from contextlib import nullcontext
 from functools import partial
@@ -14,7 +13,7 @@ from kvcache_service.metadata_store import MetadataStore
 from kvcache_service.metrics import PoolCollector
 from kvcache_service.servicer import SERVICE_NAME, STATUSES, KVCacheServicer
 from kvcache_service.watch import Watches
-from octavo import config, logs, server, telemetry
+from octavo import config, logs, server, shutdown, telemetry
 from octavo import metrics as exposition
 from octavo.kvcache.v1.kvcache_pb2_grpc import add_KVCacheServiceServicer_to_server
 
@@ -47,9 +46,10 @@ async def main() -> None:
                     register,
                     STATUSES,
                     service_names=[SERVICE_NAME],
+                    drain=servicer.leave,
                     drain_timeout_s=settings.process.drain_timeout_s,
                 )
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    shutdown.run(main)

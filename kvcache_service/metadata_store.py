@@ -23,6 +23,7 @@ from kvcache_service.redis_client import FAILURES
 from octavo import logs
 
 SWEEP_AFTER_S = 60.0  # from the start: records that nobody has claimed by then are dropped
+LAST_WRITE_S = 0.5  # at the end; what Redis has not taken by then costs the next service cached prefixes
 ANSWER_TIMEOUT_S = 1.0  # of Redis, at the start; then the service starts with nothing
 
 _log = logs.get(__name__)
@@ -72,13 +73,17 @@ class MetadataStore:
         store = cls(pools, writer, author)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(writer.run(), name="metadata-writer")
+                writing = tasks.create_task(writer.run(), name="metadata-writer")
                 sweeping = tasks.create_task(store._sweep_in_time(), name="metadata-sweep")
                 try:
                     yield store
                 finally:
                     sweeping.cancel()
                     writer.leave()
+                    _, late = await asyncio.wait({writing}, timeout=LAST_WRITE_S)
+                    if late:
+                        _log.warning("metadata_not_written", waited_s=LAST_WRITE_S, num_pending=store.stats.num_pending)
+                        writing.cancel()
         finally:
             await writer.close()
 

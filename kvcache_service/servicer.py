@@ -32,6 +32,7 @@ from kvcache_service.core.plan import Grants
 from kvcache_service.core.pools import Pool, Pools
 from kvcache_service.core.restore import RestoreOutcome
 from kvcache_service.metadata_store import MetadataStore
+from kvcache_service.plan_stream import PlanStream
 from kvcache_service.watch import Watches
 from octavo import logs, telemetry
 from octavo.columns import Malformed, unpack
@@ -82,6 +83,7 @@ class KVCacheServicer(kvcache_pb2_grpc.KVCacheServiceServicer):
         self._identities = identities
         self._watches = watches
         self._pins_changed = asyncio.Event()
+        self._leaving = asyncio.Event()
 
     @asynccontextmanager
     async def keeping_time(self) -> AsyncIterator[Self]:
@@ -90,6 +92,11 @@ class KVCacheServicer(kvcache_pb2_grpc.KVCacheServiceServicer):
             timer = tasks.create_task(self._end_pins(), name="pin-timer")
             yield self
             timer.cancel()
+
+    async def leave(self) -> None:
+        """The process ends: so do the long streams, in good order, when what has come on them is answered."""
+        self._leaving.set()
+        self._watches.leave()
 
     async def OpenPool(self, request: pb.OpenPoolRequest, context: Any) -> pb.OpenPoolResponse:
         block_size = max(1, request.fingerprint.block_size)  # a pool with less is refused below
@@ -135,11 +142,8 @@ class KVCacheServicer(kvcache_pb2_grpc.KVCacheServiceServicer):
             await asyncio.sleep(0)  # a batch of long prompts lets the plans of running steps through
         return pb.MatchResponse(results=results)
 
-    async def PlanStep(
-        self, requests: AsyncIterator[pb.PlanStepRequest], context: Any
-    ) -> AsyncIterator[pb.PlanStepResponse]:
-        async for request in requests:
-            yield self._answer(request)
+    async def PlanStep(self, requests: AsyncIterator[pb.PlanStepRequest], context: Any) -> None:
+        await PlanStream(requests, answer=self._answer, write=context.write).run(self._leaving)
 
     async def ResetPrefixCache(self, request: pb.ResetPrefixCacheRequest, context: Any) -> pb.ResetPrefixCacheResponse:
         is_reset = self._prefixes.reset(request.pool_id)

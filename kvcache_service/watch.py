@@ -23,6 +23,7 @@ class Watches:
         self._incarnation = incarnation
         self._log = EventLog() if log is None else log
         self._changed = asyncio.Event()
+        self._is_leaving = False
 
     @property
     def last_num(self) -> int:
@@ -35,6 +36,11 @@ class Watches:
             self._changed.set()
             self._changed = asyncio.Event()
 
+    def leave(self) -> None:
+        """Nothing will happen any more: watchers hear what has, and then the end."""
+        self._is_leaving = True
+        self._changed.set()
+
     def forget_past(self) -> None:
         """What was stored so far is told to nobody any more, token ids least of all; what is cached still is."""
         self._log.forget_past()
@@ -42,7 +48,7 @@ class Watches:
     async def follow(
         self, pool_id: str, *, incarnation: int, after: int
     ) -> AsyncGenerator[Sequence[WatchedEvent], None]:
-        """What happens in a pool, or with an empty name in all, behind event `after` of an incarnation; for ever."""
+        """What happens in a pool, or with an empty name in all, behind event `after` of an incarnation, to its end."""
         reason = self._why_not_from(incarnation, after)
         while True:
             if reason is not None:
@@ -54,6 +60,8 @@ class Watches:
             while self._log.reaches_back_to(after):
                 changed = self._changed
                 logged = self._log.after(after, max_events=MAX_BATCH_EVENTS, max_bytes=MAX_BATCH_BYTES)
+                if not logged and self._is_leaving:
+                    return
                 if not logged:
                     await changed.wait()
                     continue

@@ -9,13 +9,13 @@ from opentelemetry.trace import Status, StatusCode
 
 from octavo import telemetry, transport
 
-RETRY_SCHEDULE_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # pauses between tries; the last one repeats
+RETRY_SCHEDULE_S = (0.1, 0.2, 0.5)  # pauses between tries; the last one repeats
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     *transport.OPTIONS,
-    ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted peer is found within 2 s
+    ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted peer is found within 0.5 s
     ("grpc.min_reconnect_backoff_ms", 2_000),  # what a try to connect may take, despite the name: peers can be busy
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),  # peers are never behind the proxy that the environment may name
 )
 
@@ -38,6 +38,11 @@ def channel(target: str, *, options: Sequence[tuple[str, int | str]] = ()) -> gr
     """
     tracing: Any = TracingInterceptor()
     return grpc.aio.insecure_channel(target, options=(*OPTIONS, *options), interceptors=[tracing])
+
+
+def own_channel(target: str) -> grpc.aio.Channel:
+    """A channel whose connection no other channel shares: closing it leaves a connection that is only half open."""
+    return channel(target, options=(("grpc.use_local_subchannel_pool", 1),))
 
 
 class TracingInterceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]

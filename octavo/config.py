@@ -37,13 +37,16 @@ def load(
     prefix: str,
     argv: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
+    *,
+    program: str | None = None,
 ) -> T:
     """Build `cls` from flags (`--max-num-seqs`), variables (`OCTAVO_<prefix>_MAX_NUM_SEQS`) and defaults.
 
     Exits with status 2 and one line on stderr for an unknown flag or variable, a value that does not fit its type, a
-    field without a value, or a ValueError from a `__post_init__`. `--help` prints every field and exits with 0.
+    field without a value, or a ValueError from a `__post_init__`. `--help` prints every field and exits with 0. The
+    line begins with `program`, "octavo <service>" if left out.
     """
-    program = f"octavo {prefix.lower()}"
+    program = program or f"octavo {prefix.lower()}"
     known = fields(cls, prefix)
     try:
         from_flags = flags.parse(program, known, sys.argv[1:] if argv is None else argv)

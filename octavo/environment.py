@@ -3,12 +3,13 @@
 Knows which prefixes other processes use and what Kubernetes injects; leaves values as text.
 """
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from octavo.config_fields import SHARED_VARIABLES, Field
 from octavo.config_values import BadValue
-from octavo.flags import nearest
+from octavo.flags import MIN_LIKENESS
 
 # Package -> prefix of its variables.
 SERVICES = {
@@ -19,6 +20,7 @@ SERVICES = {
 }
 # Prefixes checked by the program that owns them, and left alone by all others.
 _OWNED_PREFIXES = (*SERVICES.values(), "SERVE", "CLI", "BENCH", "TEST")
+_SERVICE_PART = re.compile(f"^OCTAVO_({'|'.join((*SERVICES.values(), 'SERVE'))})_|^OCTAVO_")
 # Variables of the command line's clients.
 _OTHER_VARIABLES = ("OCTAVO_API_KEY", "OCTAVO_URL")
 
@@ -43,7 +45,7 @@ def read(prefix: str, known: Sequence[Field], environ: Mapping[str, str]) -> dic
             if value:  # OCTAVO_<PREFIX>_MODEL sorts before or after OCTAVO_MODEL; the more specific one wins
                 found[by_variable[variable]] = environ.get(f"OCTAVO_{prefix}_{by_variable[variable].upper()}") or value
         elif not _is_left_to_others(variable, prefix):
-            raise BadValue(f"unknown variable {variable}{nearest(variable, by_variable) or _suggestion(prefix)}")
+            raise BadValue(f"unknown variable {variable}{_nearest(variable, by_variable) or _suggestion(prefix)}")
     return found
 
 
@@ -53,7 +55,7 @@ def refuse_unknown(known: Sequence[Field], environ: Mapping[str, str]) -> None:
     for variable in sorted(name for name in environ if name.startswith("OCTAVO_")):
         is_known = variable in by_variable or _is_left_to_others(variable, "")
         if not is_known and not _is_from_kubernetes(variable, environ[variable], is_known=False):
-            raise BadValue(f"unknown variable {variable}{nearest(variable, by_variable) or _suggestion('<SERVICE>')}")
+            raise BadValue(f"unknown variable {variable}{_nearest(variable, by_variable) or _suggestion('<SERVICE>')}")
 
 
 def prefix_of(cls: type) -> str:
@@ -72,6 +74,17 @@ def _is_left_to_others(variable: str, prefix: str) -> bool:
     if variable in SHARED_VARIABLES.values() or variable in _OTHER_VARIABLES:
         return True
     return any(variable.startswith(f"OCTAVO_{other}_") for other in _OWNED_PREFIXES if other != prefix)
+
+
+def _nearest(variable: str, known: Iterable[str]) -> str:
+    """'; did you mean X?'. Compared without what all have in common, and with settings whose service was left out."""
+    words: dict[str, str] = {}
+    for name in known:
+        words.setdefault(_SERVICE_PART.sub("", name), name)
+    words |= {name.removeprefix("OCTAVO_"): name for name in known}
+    word = variable.removeprefix("OCTAVO_")
+    found = difflib.get_close_matches(word, words, n=1, cutoff=MIN_LIKENESS)
+    return f"; did you mean {words[found[0]]}?" if found else ""
 
 
 def _suggestion(prefix: str) -> str:

@@ -8,6 +8,8 @@ from typing import NoReturn
 from octavo.config_fields import Field
 from octavo.config_values import BadValue, choices
 
+MIN_LIKENESS = 0.6  # of a word and the one that may be meant; below it a suggestion misleads
+
 
 def parse(program: str, known: Sequence[Field], argv: Sequence[str]) -> dict[str, list[str]]:
     """Setting name -> the texts given for it. Raises BadValue for an unknown flag, naming the nearest."""
@@ -19,7 +21,7 @@ def parse(program: str, known: Sequence[Field], argv: Sequence[str]) -> dict[str
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """'; did you mean X?' for the most similar known word, or nothing when none is similar."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=MIN_LIKENESS)
     return f"; did you mean {found[0]}?" if found else ""
 
 

@@ -15,6 +15,7 @@ class Readiness:
         self._is_ready = is_ready
         self._reason = "" if is_ready else reason
         self._changed = asyncio.Event()
+        self._is_over = False
 
     @property
     def is_ready(self) -> bool:
@@ -28,11 +29,16 @@ class Readiness:
     def set(self, ready: bool, reason: str = "") -> None:
         """Change the state and wake everybody who waits for it; saying the same again wakes nobody."""
         reason = "" if ready else reason
-        if (ready, reason) == (self._is_ready, self._reason):
+        if self._is_over or (ready, reason) == (self._is_ready, self._reason):
             return
         self._is_ready, self._reason = ready, reason
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def end(self, reason: str) -> None:
+        """Not ready, and never again: the process is about to end, whatever else becomes of it."""
+        self.set(False, reason)
+        self._is_over = True
 
     async def changed(self) -> None:
         """Return when `set` has next made a difference."""

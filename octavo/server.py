@@ -20,7 +20,7 @@ from octavo.interceptors import CallInterceptor
 from octavo.listen_address import CannotListen
 from octavo.reflection import enable_reflection
 
-__all__ = ["CannotListen", "Readiness", "Running", "run_until_stopped", "serve", "started"]
+__all__ = ["CannotListen", "Exposure", "Readiness", "Running", "run_until_stopped", "serve", "started"]
 
 LEAVE_GRACE_S = 0.5  # at the very end, for long streams to see that the server is going
 
@@ -47,6 +47,16 @@ class Running:
     async def stop(self, grace_s: float | None = LEAVE_GRACE_S) -> None:
         """Refuse new calls, cancel those still running after `grace_s`; again is harmless."""
         await self.server.stop(grace_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposure:
+    """What a server for the outside world may want otherwise than those inside."""
+
+    health_names: tuple[str, ...] = ()  # reported beside the services' names: a model's, say
+    reflection: bool = True  # tell clients which methods there are
+    options: tuple[tuple[str, int], ...] = ()  # of gRPC; they come before ours
+    slow_request_s: float | None = None  # how long the one message of a call may take to arrive; None = for ever
 
 
 async def serve(
@@ -77,22 +87,19 @@ async def started(
     *,
     service_names: Sequence[str],
     readiness: Readiness | None = None,
-    health_names: Sequence[str] = (),
-    reflection: bool = True,
+    exposure: Exposure = Exposure(),
 ) -> AsyncIterator[Running]:
-    """A running server inside the block ("127.0.0.1:0" binds a free port); leaving the block stops it.
-
-    `health_names` are reported beside the services' names (a model's, say). Without `reflection` the server does not
-    tell clients which methods there are.
-    """
+    """A running server inside the block ("127.0.0.1:0" binds a free port); leaving the block stops it."""
     listen_address.claim(listen_addr, service_names)
     readiness = readiness or Readiness(is_ready=True)
     broken: asyncio.Future[AssertionError] = asyncio.get_running_loop().create_future()
-    calls = CallInterceptor(statuses, broken)
-    server = grpc.aio.server(interceptors=[calls], options=OPTIONS)
+    calls = CallInterceptor(statuses, broken, slow_request_s=exposure.slow_request_s)
+    server = grpc.aio.server(interceptors=[calls], options=tuple((dict(OPTIONS) | dict(exposure.options)).items()))
     register(server)
-    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(readiness, [*service_names, *health_names]), server)
-    if reflection:
+    health_pb2_grpc.add_HealthServicer_to_server(
+        HealthServicer(readiness, [*service_names, *exposure.health_names]), server
+    )
+    if exposure.reflection:
         enable_reflection(server, service_names)
     port = _bind(server, listen_addr, service_names)
     await server.start()
@@ -114,20 +121,31 @@ async def started(
 
 
 async def run_until_stopped(
-    running: Running, *, drain: Callable[[], Awaitable[None]] | None = None, drain_timeout_s: float = 30
+    running: Running,
+    *,
+    hand_over: Callable[[], Awaitable[None]] | None = None,
+    drain: Callable[[], Awaitable[None]] | None = None,
+    drain_timeout_s: float = 30,
 ) -> None:
-    """Wait for the first signal; then NOT_SERVING, `drain`, the calls in flight, and the end of the server.
+    """Wait for the first signal; then NOT_SERVING, `hand_over`, `drain`, the calls in flight, and the server's end.
 
-    All of it takes at most `drain_timeout_s`; a second signal ends the wait at once. Raises the AssertionError of a
-    handler that broke an invariant: such a process must not go on.
+    `hand_over` may take its time, everything after it takes at most `drain_timeout_s`; a second signal ends it at once
+    and raises shutdown.Forced. Raises the AssertionError of a handler that broke an invariant: such a process must not
+    go on.
     """
     with shutdown.signals() as asked:
         await _first(asked.requested.wait(), running.broken)
         if running.broken.done():
             raise running.broken.result()
-        running.readiness.set(False, "draining")
-        give_up_at = time.monotonic() + drain_timeout_s
-        is_drained = await asked.finish(_drained(running, drain), drain_timeout_s)
+        running.readiness.end("draining")
+        try:
+            if hand_over is not None:
+                await asked.finish(hand_over(), None)
+            give_up_at = time.monotonic() + drain_timeout_s
+            is_drained = await asked.finish(_drained(running, drain), drain_timeout_s)
+        except shutdown.Forced:
+            await running.stop(0)
+            raise
         _log.info(
             "drained" if is_drained else "drain_abandoned",
             num_calls=running.calls.num_calls,

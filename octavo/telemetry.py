@@ -5,8 +5,6 @@ costs next to nothing, and an incoming trace context can still be read and hande
 """
 
 import os
-import platform
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +14,10 @@ from typing import Literal
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceState
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.util.types import Attributes, AttributeValue
 
 import octavo
-from octavo import logs
 from octavo.trace_context import context_from_bytes, context_from_traceparent, context_to_bytes, traceparent
 
 __all__ = [
@@ -36,14 +28,11 @@ __all__ = [
 
 Kind = Literal["internal", "server", "client"]
 
-FLUSH_TIMEOUT_S = 2.0  # how long a leaving process may wait for its last spans to be sent
-
 _KINDS: dict[Kind, SpanKind] = {
     "internal": SpanKind.INTERNAL,
     "server": SpanKind.SERVER,
     "client": SpanKind.CLIENT,
 }
-_log = logs.get(__name__)
 _tracer: trace.Tracer | None = None  # set by configured(); None is off
 
 
@@ -70,13 +59,15 @@ def configured(
         yield
         return
     assert _tracer is None, "tracing is configured twice in one process"
-    provider = _provider(service_name, instance_id or uuid.uuid4().hex, attributes or {})
+    from octavo import span_export  # noqa: PLC0415 - a quarter of the start of a process that sends nothing
+
+    provider = span_export.provider(service_name, instance_id or uuid.uuid4().hex, attributes or {})
     _tracer = provider.get_tracer("octavo", octavo.__version__)
     try:
         yield
     finally:
         _tracer = None
-        _shut_down(provider)
+        span_export.shut_down(provider)
 
 
 def is_enabled() -> bool:
@@ -177,57 +168,3 @@ def _is_wanted(environ: Mapping[str, str]) -> bool:
     if environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() == "none":
         return False
     return bool(environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
-
-
-def _provider(service_name: str, instance_id: str, attributes: Mapping[str, AttributeValue]) -> TracerProvider:
-    resource = Resource.create(
-        {
-            "service.name": f"octavo-{service_name}",
-            "service.version": octavo.__version__,
-            "service.instance.id": instance_id,
-            "host.name": platform.node(),
-            **attributes,
-        }
-    )
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    provider.sampler = LinkedSampler(provider.sampler)
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    _log.info("tracing_started", service_name=f"octavo-{service_name}", sampler=provider.sampler.get_description())
-    return provider
-
-
-def _shut_down(provider: TracerProvider) -> None:
-    """Send what is queued, in a thread that is abandoned after FLUSH_TIMEOUT_S: a dead collector holds nobody up."""
-    flush = threading.Thread(target=provider.shutdown, name="octavo-span-flush", daemon=True)
-    flush.start()
-    flush.join(FLUSH_TIMEOUT_S)
-    if flush.is_alive():
-        _log.warning("spans_dropped_at_exit", waited_s=FLUSH_TIMEOUT_S)
-
-
-class LinkedSampler(Sampler):
-    """Keeps a root span with links exactly if one of the spans it links is kept; asks `others` about the rest.
-
-    A step links the requests in it, so a step is recorded only for somebody's trace.
-    """
-
-    def __init__(self, others: Sampler) -> None:
-        self._others = others
-
-    def should_sample(  # noqa: PLR0917 - the SDK's signature
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Attributes = None,
-        links: Sequence[Link] | None = None,
-        trace_state: TraceState | None = None,
-    ) -> SamplingResult:
-        if links and not trace.get_current_span(parent_context).get_span_context().is_valid:
-            is_kept = any(link.context.trace_flags.sampled for link in links)
-            return SamplingResult(Decision.RECORD_AND_SAMPLE if is_kept else Decision.DROP, attributes)
-        return self._others.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
-
-    def get_description(self) -> str:
-        return f"linked or {self._others.get_description()}"

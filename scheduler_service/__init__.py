@@ -8,7 +8,8 @@ placer.py            which worker gets a request  workers.py           which wor
 worker_loop.py       plan, ask, settle, send: one loop per worker, one step ahead
 inbox.py             what waits for a plan        worker_core.py      the scheduler of a new worker
 kvcache_client.py    the PlanStep stream          worker_link.py       the Connect stream of each worker
-gateway_session.py   the Session stream           servicer.py          the gRPC methods
+gateway_session.py   one gateway's requests       session_stream.py    its Session stream: numbers, signs of life
+servicer.py          the gRPC methods
 failures.py          how errors look to gateways and workers: the status table, and those that need more than a row
 tickets.py           what the shell keeps of a request: who asked, and when what happened
 reports.py           tells gateways, metrics and traces what the cores decided; spans.py, metrics.py,

@@ -1,11 +1,10 @@
 """Scheduler: owns requests and decides, step by step, who advances."""
 
-import asyncio
 from contextlib import nullcontext
 
 import grpc
 
-from octavo import config, logs, server, telemetry
+from octavo import config, logs, server, shutdown, telemetry
 from octavo import metrics as exposition
 from octavo.scheduler.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
 from octavo.worker.v1.worker_pb2_grpc import add_WorkerLinkServiceServicer_to_server
@@ -43,10 +42,10 @@ async def main() -> None:
                 register,
                 STATUSES,
                 service_names=SERVICE_NAMES,
-                drain=running.drain_all,
+                drain=running.hand_over,
                 drain_timeout_s=settings.process.drain_timeout_s,
             )
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    shutdown.run(main)

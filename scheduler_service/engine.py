@@ -5,9 +5,10 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Final
 
-from octavo import errors, logs
-from octavo.errors import Failure
+from octavo import errors, logs, loop_clock
+from octavo.errors import Failed, Failure
 from scheduler_service import failures, spans
 from scheduler_service.core import rejection
 from scheduler_service.core.drain_rate import DrainRate
@@ -21,8 +22,12 @@ from scheduler_service.kvcache_client import KVCacheClient
 from scheduler_service.placer import Placer
 from scheduler_service.reports import Reporter
 from scheduler_service.serving import Model, ServingState
+from scheduler_service.session_stream import SessionStream
 from scheduler_service.tickets import Submission, Ticket
 from scheduler_service.workers import Owner, Workers
+
+TELL_S: Final = 0.5  # between two looks at what time alone changes
+HANDOVER_S: Final = 0.5  # at the end, for the results of the steps in hand; what comes later is computed again
 
 _log = logs.get(__name__)
 
@@ -60,7 +65,14 @@ class Engine:
         self._tickets = reporter.tickets
         self._limits = limits
         self._is_draining = False
-        owner = Owner(rejected=self._rejected, lost=self._lost, moved=self._moved, changed=self._workers_changed)
+        self._is_handing_over = False
+        owner = Owner(
+            rejected=self._rejected,
+            lost=self._lost,
+            moved=self._moved,
+            changed=self._workers_changed,
+            is_somebody_waiting=lambda: self.num_unplaced > 0,
+        )
         self.workers = Workers(
             kvcache,
             reporter,
@@ -70,8 +82,9 @@ class Engine:
             scheduler_incarnation=self.incarnation,
             tasks=tasks,
         )
-        self._placer = Placer(kvcache, reporter.tickets, lambda: self.workers.open_loops)
+        self._placer = Placer(kvcache, reporter.tickets, lambda: self.workers.promising_loops)
         self._placing = tasks.create_task(self._placer.run(), name="placer")
+        self._telling = tasks.create_task(self._keep_told(), name="keep-told")
 
     @property
     def num_open_requests(self) -> int:
@@ -83,6 +96,8 @@ class Engine:
 
     def submit(self, gateway: GatewaySession, submission: Submission) -> None:
         """Take a request, or tell the gateway why not. A live one is attached: its missing tokens are sent again."""
+        if self._is_handing_over:
+            return
         live = gateway.tickets.get(submission.request_num)
         if live is not None:
             gateway.attach_again(live, len(submission.output_token_ids))
@@ -95,9 +110,12 @@ class Engine:
             return
         ticket = self._open(gateway, submission)
         if submission.remaining_s is not None:
-            ticket.deadline = self._later(submission.remaining_s, ticket, "DEADLINE_EXCEEDED")
+            ticket.deadline = asyncio.get_running_loop().call_later(
+                max(0.0, submission.remaining_s), self._end, ticket, Status.ERROR, "DEADLINE_EXCEEDED"
+            )
         if not self.workers.open_loops:
             self._wait_for_worker(ticket)
+        if not self.workers.open_loops and not submission.was_submitted:
             try:
                 rejection.check_queue(
                     ticket.request, self._placer.backlog, self._limits, drain=DrainRate(), now_s=ticket.request.arrival
@@ -105,7 +123,8 @@ class Engine:
             except Rejected as rejected:
                 self._rejected(ticket.request, rejected)
                 return
-        self._placer.add(ticket.request)
+        self._placer.add(ticket.request, Entry.MOVED if submission.was_submitted else Entry.NEW)
+        self.workers.hurry()
 
     def cancel(self, gateway: GatewaySession, request_num: int, reason: str) -> None:
         """It is in no later plan; unknown numbers are ignored."""
@@ -115,20 +134,22 @@ class Engine:
             self._end(ticket, Status.ABORTED)
 
     def connect(self, gateway_id: str, incarnation: int, tokenizer_digest: bytes) -> GatewaySession:
-        """A gateway's stream has come; the same incarnation keeps its requests."""
+        """A gateway's stream has come; the same incarnation keeps its requests. Raises Failed when the process ends."""
+        if self._is_handing_over:
+            raise Failed(failures.draining())
         gateway = self.gateways.get(incarnation)
         if gateway is None:
             gateway = self.gateways[incarnation] = GatewaySession(gateway_id, incarnation, tokenizer_digest)
+        elif gateway.grace is None:
+            self._begin_grace(gateway)  # for what it does not submit again: the cancel may have been lost
         _log.info("gateway_connected", gateway_id=gateway_id, num_requests=len(gateway.tickets))
         return gateway
 
-    def disconnect(self, gateway: GatewaySession, stream_num: int) -> None:
+    def disconnect(self, gateway: GatewaySession, stream: SessionStream) -> None:
         """A gateway's stream was lost; its requests end unless it is back in time."""
-        if gateway.lost(stream_num):
+        if gateway.lost(stream):
             _log.info("gateway_lost", gateway_id=gateway.gateway_id, num_requests=len(gateway.tickets))
-            if gateway.grace is not None:
-                gateway.grace.cancel()
-            gateway.grace = asyncio.get_running_loop().call_later(GRACE_S, self._give_up, gateway)
+            self._begin_grace(gateway)
 
     def serving(self, gateway: GatewaySession | None = None) -> ServingState:
         """What a gateway, or anybody, is told."""
@@ -144,7 +165,7 @@ class Engine:
             is_ready=not problem,
             reason=problem,
             model=model,
-            is_draining=self._is_draining,
+            is_draining=self._is_handing_over,
             num_blocks=sum(loop.core.pool.num_blocks - 1 for loop in loops),
             block_size=loops[0].core.pool.block_size if loops else 0,
         )
@@ -158,14 +179,24 @@ class Engine:
                 await self._reporter.all_closed()
         return self.num_open_requests
 
-    async def drain_all(self) -> None:
-        """Drain without a limit of its own, for the process to end; then the workers' streams end in good order."""
-        await self.drain()
-        self.workers.release()
+    async def hand_over(self) -> None:
+        """The process ends: leave what is open to the next scheduler, which gets it from the gateways.
+
+        What the steps in hand bring is still delivered; then every stream ends in good order.
+        """
+        self._is_draining = self._is_handing_over = True
+        self._placing.cancel()
+        self._tell_gateways()
+        await self.workers.hand_over(HANDOVER_S)
+        self._reporter.let_go()
+        for gateway in self.gateways.values():
+            gateway.close()
+        _log.info("handed_over", num_requests=self.num_open_requests, num_gateways=len(self.gateways))
 
     def stop(self) -> None:
-        """End every task; leave workers, pools and gateways to the next scheduler."""
+        """End every task."""
         self._placing.cancel()
+        self._telling.cancel()
         self.workers.stop()
         for ticket in self._tickets.values():
             ticket.stop_timers()
@@ -201,8 +232,9 @@ class Engine:
                 f"tokenizer_digest of gateway {gateway.gateway_id} differs from that of the attached workers; "
                 "start it with their --model"
             )
-        if self.workers.open_loops:
-            return ""
+        if loops := self.workers.open_loops:
+            problems = [loop.problem for loop in loops]
+            return problems[0] if all(problems) else ""
         if any(not loop.is_draining for loop in self.workers.loops):
             return "waiting for the KV cache service"
         return "every worker is draining" if self.workers.loops else "no worker is attached"
@@ -249,15 +281,28 @@ class Engine:
                 if ticket.worker_id is None:  # also those whose worker went while one was being chosen
                     self._wait_for_worker(ticket)
         self._placer.look_again()
+        self.workers.hurry()
         self._tell_gateways()
+
+    async def _keep_told(self) -> None:
+        """Tell gateways, for ever, what nothing but time brings about: somebody has been silent for too long."""
+        while True:
+            await asyncio.sleep(TELL_S)
+            self._tell_gateways()
 
     def _tell_gateways(self) -> None:
         for gateway in self.gateways.values():
             if gateway.is_connected:
                 gateway.serving(self.serving(gateway))
 
+    def _begin_grace(self, gateway: GatewaySession) -> None:
+        if gateway.grace is not None:
+            gateway.grace.cancel()
+        gateway.grace = loop_clock.call_later(GRACE_S, self._give_up, gateway)
+
     def _give_up(self, gateway: GatewaySession) -> None:
         """The grace time is over: what nobody has claimed is no longer wanted."""
+        gateway.grace = None
         for ticket in gateway.unclaimed:
             self._end(ticket, Status.ABORTED)
         if not gateway.is_connected:
@@ -266,13 +311,11 @@ class Engine:
     def _wait_for_worker(self, ticket: Ticket) -> None:
         ticket.request.waited_for = "loading"
         if ticket.no_worker is None:
-            ticket.no_worker = self._later(NO_WORKER_AFTER_S, ticket, "NO_WORKER")
+            ticket.no_worker = loop_clock.call_later(NO_WORKER_AFTER_S, self._without_worker, ticket)
 
-    def _later(self, delay_s: float, ticket: Ticket, detail: str) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(max(0.0, delay_s), self._out_of_time, ticket, detail)
-
-    def _out_of_time(self, ticket: Ticket, detail: str) -> None:
-        if detail == "NO_WORKER" and self.workers.loops:  # one is attached and only waits for its pool
-            ticket.no_worker = self._later(NO_WORKER_AFTER_S, ticket, detail)
-            return
-        self._end(ticket, Status.ERROR, detail)
+    def _without_worker(self, ticket: Ticket) -> None:
+        ticket.no_worker = None
+        if self.workers.loops:  # one is attached and only waits for its pool
+            self._wait_for_worker(ticket)
+        else:
+            self._end(ticket, Status.ERROR, "NO_WORKER")

@@ -6,7 +6,7 @@ import grpc
 
 from octavo.columns import Malformed
 from octavo.errors import Failed, Failure, StatusTable
-from scheduler_service.core.arrival import MAX_FAULTS
+from octavo.message_count import MessageLost
 from scheduler_service.core.progress import WAITS_FOR
 from scheduler_service.core.rejection import (
     ContextLengthExceeded,
@@ -16,6 +16,7 @@ from scheduler_service.core.rejection import (
     QueueFull,
     TenantQueueFull,
 )
+from scheduler_service.core.request import MAX_FAULTS
 from scheduler_service.worker_hello import Hello
 
 NO_WORKER_AFTER_S = 30.0  # without a worker, after which a request fails
@@ -28,6 +29,7 @@ STATUSES: StatusTable = {
     QueueFull: (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL"),
     TenantQueueFull: (grpc.StatusCode.RESOURCE_EXHAUSTED, "TENANT_QUOTA"),
     DeadlineUnreachable: (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_UNREACHABLE"),
+    MessageLost: (grpc.StatusCode.ABORTED, "MESSAGE_LOST"),
     Malformed: (grpc.StatusCode.INVALID_ARGUMENT, "MALFORMED"),
 }
 

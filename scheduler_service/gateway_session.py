@@ -9,9 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from octavo.errors import Failure
+from octavo.loop_clock import Timer
+from octavo.message_count import BEAT_S
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from scheduler_service import session_wire
 from scheduler_service.serving import ServingState
+from scheduler_service.session_stream import SessionStream
 from scheduler_service.session_wire import Piled
 from scheduler_service.tickets import Ending, Ticket
 
@@ -26,30 +29,38 @@ class GatewaySession:
         self.incarnation = incarnation
         self.tokenizer_digest = tokenizer_digest
         self.tickets: dict[int, Ticket] = {}  # by request number: open requests
-        self.grace: asyncio.TimerHandle | None = None
+        self.grace: Timer | None = None
         self._attached: set[int] = set()  # requests that the current stream has submitted
         self._piled = Piled()
         self._state: ServingState | None = None  # to be told
+        self._told: ServingState | None = None  # last, to the current stream
         self._changed = asyncio.Event()
-        self._stream_num = 0  # of the current stream; 0 = never had one
+        self._is_beat_due = False
+        self._stream: SessionStream | None = None  # the current one
         self.is_connected = False
+        self._is_closing = False
 
     def request_id(self, request_num: int) -> str:
         """Unique over all gateways and their lives."""
         return f"{self.incarnation:016x}-{request_num}"
 
-    def begin(self, state: ServingState) -> int:
-        """A stream has come: it hears the state first. Returns its number; the stream before it ends."""
-        self._stream_num += 1
+    def begin(self, state: ServingState) -> SessionStream:
+        """A stream has come: it hears the state first. The stream before it ends."""
+        self._stream = stream = SessionStream()
         self._attached.clear()
         self.is_connected = True
         self._piled = Piled()
+        self._told = None
         self.serving(state)
-        return self._stream_num
+        return stream
 
-    def lost(self, stream_num: int) -> bool:
+    def is_current(self, stream: SessionStream) -> bool:
+        """Whether no later stream has come: what an older one still brings is not to be heard."""
+        return stream is self._stream
+
+    def lost(self, stream: SessionStream) -> bool:
         """A stream ended; false if it was replaced before."""
-        if stream_num != self._stream_num:
+        if not self.is_current(stream):
             return False
         self.is_connected = False
         self._attached.clear()
@@ -60,23 +71,43 @@ class GatewaySession:
         """Requests that the current stream, if there is one, has not submitted again."""
         return [ticket for num, ticket in self.tickets.items() if num not in self._attached]
 
-    async def write_to(self, write: Callable[[pb.SessionResponse], Awaitable[None]], stream_num: int) -> None:
+    async def write_to(self, write: Callable[[pb.SessionResponse], Awaitable[None]], stream: SessionStream) -> None:
         """The only writer of a stream, until another one replaces it."""
         while True:
             await self._changed.wait()
-            if stream_num != self._stream_num:
+            if not self.is_current(stream):
                 return  # and leave the event set, for the stream that took over
             self._changed.clear()
             state, self._state = self._state, None  # both at once: after an await they may be another stream's
             piled, self._piled = self._piled, Piled()
+            is_beat_due, self._is_beat_due = self._is_beat_due, False
             if state is not None:
-                await write(pb.SessionResponse(state=session_wire.state(state)))
+                await write(pb.SessionResponse(state=session_wire.state(state), seq=stream.count.next_seq()))
             if piled:
-                await write(session_wire.events(piled))
+                await write(session_wire.events(piled, seq=stream.count.next_seq()))
+            if is_beat_due:
+                beat = pb.Beat(last_received_seq=stream.count.num_received)
+                await write(pb.SessionResponse(beat=beat, seq=stream.count.next_seq()))
+            if self._is_closing:
+                return
+
+    def close(self) -> None:
+        """End the stream when everything is written."""
+        self._is_closing = True
+        self._changed.set()
+
+    async def beat(self) -> None:
+        """Have a sign of life written every BEAT_S, for ever."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._is_beat_due = True
+            self._changed.set()
 
     def serving(self, state: ServingState) -> None:
-        self._state = state
-        self._changed.set()
+        """The state may have changed."""
+        if state != self._told:
+            self._state = self._told = state
+            self._changed.set()
 
     def attach(self, ticket: Ticket) -> None:
         """The current stream submitted this request: it hears of it from now on."""

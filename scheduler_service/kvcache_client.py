@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from octavo import client, errors, logs
+from octavo.connection import Connection
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from octavo.kvcache.v1 import kvcache_pb2_grpc
+from octavo.loop_clock import Hearing, is_done_within
 from scheduler_service import kvcache_wire
 from scheduler_service.core.grant_log import Opening
 from scheduler_service.core.plan import DeclaredTable, Grants, Identity, Plan, PoolFigures
@@ -24,7 +27,9 @@ from scheduler_service.worker_hello import Hello
 
 ANSWER_TIMEOUT_S: Final = 1.0  # of one plan; then it is sent again on a new stream
 MAX_TRIES: Final = 2
-CALL_TIMEOUT_S: Final = 2.0  # of OpenPool, ClosePool and Match
+CALL_TIMEOUT_S: Final = 2.0  # of OpenPool and ClosePool
+CHECK_S: Final = 0.5  # without a word from the service, after which it is asked whether it is there
+AWAY_S: Final = 2.0  # without a word, after which it counts as away
 
 _log = logs.get(__name__)
 
@@ -51,27 +56,37 @@ class _Asked:
 @asynccontextmanager
 async def connected(target: str) -> AsyncIterator["KVCacheClient"]:
     """A client that keeps its stream up while the block runs; the service need not be there yet."""
-    async with client.channel(target) as channel, asyncio.TaskGroup() as tasks:
-        made = KVCacheClient(channel)
+    async with asyncio.TaskGroup() as tasks:
+        connection = Connection(target, longest_call_s=CALL_TIMEOUT_S, tasks=tasks)
+        made = KVCacheClient(connection)
         keeper = tasks.create_task(made.keep_connected(), name="kvcache-stream")
+        checker = tasks.create_task(made.keep_checking(), name="kvcache-check")
         try:
             yield made
         finally:
             keeper.cancel()
+            checker.cancel()
+            await connection.close()
 
 
 class KVCacheClient:
     """Asks for all pools of this scheduler."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._stub = kvcache_pb2_grpc.KVCacheServiceStub(channel)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._hearing: Hearing | None = None  # None: nothing has ever been heard
         self._asked: dict[_Key, _Asked] = {}
         self._incarnations: dict[_Key, int] = {}  # of the service, when it opened the pool
         self._openings: dict[_Key, int] = {}  # number of the last one
         self._outbox: asyncio.Queue[pb.PlanStepRequest] = asyncio.Queue()
         self._is_wanted = asyncio.Event()  # somebody has asked since the stream was lost
         self._call: Any = None
-        self.is_connected = False
+        self._is_loss_told = False  # of the stream, since the last answer
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the service has been heard lately."""
+        return self._hearing is not None and self._hearing.silent_s < AWAY_S
 
     async def open_pool(
         self, hello: Hello, tables: Iterable[DeclaredTable], *, opening: Opening, scheduler_incarnation: int
@@ -84,12 +99,11 @@ class KVCacheClient:
         try:
             response = await self._stub.OpenPool(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            failure = errors.from_rpc_error(error)
-            self.is_connected = False
+            failure = self._failed(error)
             if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
                 raise PoolRefused(f"{failure.reason}: {failure.message}") from None
             raise PoolLost(failure.message) from None
-        self.is_connected = True
+        self._heard()
         _check_fingerprint(hello, response)
         self._incarnations[_key(hello)] = response.kvcache_incarnation
         self._openings[_key(hello)] = opening.number
@@ -108,7 +122,7 @@ class KVCacheClient:
         try:
             await self._stub.ClosePool(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            _log.warning("pool_not_closed", pool_id=hello.worker_id, problem=errors.from_rpc_error(error).message)
+            self._failed(error)
             return False
         return True
 
@@ -118,7 +132,9 @@ class KVCacheClient:
         try:
             return kvcache_wire.matches(await self._stub.Match(request, timeout=ANSWER_TIMEOUT_S))
         except grpc.aio.AioRpcError as error:
-            _log.warning("match_failed", problem=errors.from_rpc_error(error).message)
+            problem = self._failed(error).message
+            if self.is_connected:  # else it was told that the service is away
+                _log.warning("match_failed", problem=problem)
             return [{} for _ in request.queries]
 
     async def plan(self, hello: Hello, plan: Plan) -> Grants:
@@ -143,17 +159,16 @@ class KVCacheClient:
         self._is_wanted.set()
         self._outbox.put_nowait(asked.request)
         for _ in range(MAX_TRIES):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    return await asyncio.shield(asked.answer)
+            if await is_done_within(asked.answer, ANSWER_TIMEOUT_S):
+                return asked.answer.result()
             _log.warning("plan_not_answered", pool_id=asked.request.pool_id, step=asked.request.step)
             self._drop_stream()
-        self.is_connected = False
         raise PoolLost(f"no answer to plan {asked.request.step} within {MAX_TRIES * ANSWER_TIMEOUT_S:g} s")
 
     def _drop_stream(self) -> None:
-        """Begin a new stream, which sends again what is not answered."""
+        """Begin a new stream, on a new connection, which sends again what is not answered."""
         self._is_wanted.set()
+        self._connection.renew()
         if self._call is not None:
             self._call.cancel()
 
@@ -167,12 +182,49 @@ class KVCacheClient:
                 self._outbox.put_nowait(asked.request)
             started_s = time.monotonic()
             problem = await self._run_stream(self._outbox)
-            self.is_connected = False
-            _log.info("plan_stream_lost", problem=problem, num_unanswered=len(self._asked))
+            if not self._is_loss_told:
+                self._is_loss_told = True
+                _log.info("plan_stream_lost", problem=problem, num_unanswered=len(self._asked))
             if self._asked:
                 self._is_wanted.set()
             if time.monotonic() - started_s < client.RETRY_SCHEDULE_S[1]:
                 await asyncio.sleep(client.RETRY_SCHEDULE_S[1])  # a service that is away is not dialled in a tight loop
+
+    async def keep_checking(self) -> None:
+        """Ask whether the service is there, for ever, whenever it has said nothing for CHECK_S; say what changes."""
+        was_connected = False
+        while True:
+            await (asyncio.sleep(CHECK_S) if self._hearing is None else self._hearing.silence(CHECK_S))
+            problem = ""
+            try:
+                health = health_pb2_grpc.HealthStub(self._connection.channel)
+                await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_TIMEOUT_S)
+                self._heard()
+            except grpc.aio.AioRpcError as error:
+                problem = self._failed(error).message
+            if was_connected and not self.is_connected:
+                _log.warning("kvcache_silent", problem=problem, silent_s=AWAY_S)
+            elif self.is_connected and not was_connected:
+                _log.info("kvcache_heard")
+            was_connected = self.is_connected
+            await asyncio.sleep(CHECK_S if problem else 0)
+
+    @property
+    def _stub(self) -> kvcache_pb2_grpc.KVCacheServiceStub:
+        return kvcache_pb2_grpc.KVCacheServiceStub(self._connection.channel)
+
+    def _heard(self) -> None:
+        if self._hearing is None:
+            self._hearing = Hearing()
+        self._hearing.heard()
+
+    def _failed(self, error: grpc.aio.AioRpcError) -> errors.Failure:
+        """What a failed call says; a connection on which nothing comes back is replaced."""
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            self._drop_stream()
+        elif error.code() is not grpc.StatusCode.UNAVAILABLE:
+            self._heard()
+        return errors.from_rpc_error(error)
 
     async def _run_stream(self, outbox: asyncio.Queue[pb.PlanStepRequest]) -> str:
         """One stream from its first request to its loss; what ended it."""
@@ -196,7 +248,8 @@ class KVCacheClient:
 
     def _take(self, response: pb.PlanStepResponse) -> None:
         """Hand an answer to whoever waits for exactly this plan; late and double ones are dropped."""
-        self.is_connected = True
+        self._heard()
+        self._is_loss_told = False
         asked = self._asked.get((response.pool_id, response.incarnation))
         if asked is None or asked.answer.done():
             return

@@ -51,8 +51,8 @@ class Placer:
                 backlog.add(waiting.request)
         return backlog
 
-    def add(self, request: Request) -> None:
-        self._unplaced.append(Unplaced(request, Entry.NEW))
+    def add(self, request: Request, entry: Entry) -> None:
+        self._unplaced.append(Unplaced(request, entry))
         self.look_again()
 
     def put_back(self, requests: Sequence[Request], entry: Entry) -> None:

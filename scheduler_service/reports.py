@@ -60,10 +60,16 @@ class Reporter:
         self.metrics = metrics
         self._num_traced = 0
         self._closing = asyncio.Event()  # set whenever a request ends
+        self._is_let_go = False
+
+    def let_go(self) -> None:
+        """Nobody waits any more for the requests that are open."""
+        self._is_let_go = True
+        self._closing.set()
 
     async def all_closed(self) -> None:
-        """Return when no request is open."""
-        while self.tickets:
+        """Return when no request is open, or they were let go."""
+        while self.tickets and not self._is_let_go:
             self._closing.clear()
             await self._closing.wait()
 

@@ -5,13 +5,16 @@ from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 from octavo.columns import Malformed
+from octavo.loop_clock import now_s
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from octavo.scheduler.v1 import scheduler_pb2_grpc
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from scheduler_service import session_wire, state_wire, worker_wire
 from scheduler_service.engine import Engine
 from scheduler_service.gateway_session import GatewaySession
+from scheduler_service.session_stream import SessionStream
 from scheduler_service.streams import first_of, whole
+from scheduler_service.worker_link import keep_beating
 from scheduler_service.worker_loop import WorkerLoop
 
 SERVICE_NAMES = ("octavo.scheduler.v1.SchedulerService", "octavo.worker.v1.WorkerLinkService")
@@ -26,14 +29,20 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._engine = engine
 
     async def Session(self, requests: AsyncIterator[pb.SessionRequest], context: Any) -> None:
-        hello = (await _first(requests)).hello
-        engine = self._engine
+        first = await _first(requests)
+        hello, engine = first.hello, self._engine
         gateway = engine.connect(hello.gateway_id, hello.incarnation, hello.tokenizer_digest)
-        stream_num = gateway.begin(engine.serving(gateway))
+        stream = gateway.begin(engine.serving(gateway))
+        stream.is_next(first.seq)
         try:
-            await first_of(self._hear(gateway, requests), gateway.write_to(whole(context.write), stream_num))
+            await first_of(
+                self._hear(gateway, stream, requests),
+                gateway.write_to(whole(context.write), stream),
+                gateway.beat(),
+                stream.silence(),
+            )
         finally:
-            engine.disconnect(gateway, stream_num)
+            engine.disconnect(gateway, stream)
 
     async def GetState(self, request: pb.GetStateRequest, context: Any) -> pb.GetStateResponse:
         engine = self._engine
@@ -59,16 +68,24 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             num_open = await self._engine.drain(limit_s)
         return pb.DrainResponse(num_open_requests=num_open)
 
-    async def _hear(self, gateway: GatewaySession, requests: AsyncIterator[pb.SessionRequest]) -> None:
+    async def _hear(
+        self, gateway: GatewaySession, stream: SessionStream, requests: AsyncIterator[pb.SessionRequest]
+    ) -> None:
         async for request in requests:
+            if not gateway.is_current(stream):
+                return
+            if not stream.is_next(request.seq):
+                continue
             match request.WhichOneof("message"):
                 case "submit":
                     self._engine.submit(gateway, session_wire.submission(request.submit))
                 case "cancel":
                     reason = session_wire.CANCEL_REASONS.get(request.cancel.reason, "unspecified")
                     self._engine.cancel(gateway, request.cancel.request_num, reason)
+                case "beat":
+                    stream.beat(request.beat.last_received_seq)
                 case other:
-                    raise Malformed(f"a session goes on with submit or cancel, not with {other}")
+                    raise Malformed(f"a session goes on with submit, cancel or beat, not with {other}")
 
 
 class WorkerLinkServicer(worker_pb2_grpc.WorkerLinkServiceServicer):
@@ -85,9 +102,16 @@ class WorkerLinkServicer(worker_pb2_grpc.WorkerLinkServiceServicer):
         if loop is None:
             await attached.stream.write_to(whole(context.write))
             return
-        for result in message.kept_results:
-            _take(loop, result)
-        await first_of(self._hear(loop, requests), attached.stream.write_to(whole(context.write)))
+        try:
+            for result in message.kept_results:
+                _take(loop, result)
+            await first_of(
+                self._hear(loop, requests),
+                attached.stream.write_to(whole(context.write)),
+                keep_beating(attached.stream),
+            )
+        finally:
+            self._engine.workers.stream_ended(loop, attached.stream)
 
     async def _hear(self, loop: WorkerLoop, requests: AsyncIterator[worker_pb2.ConnectRequest]) -> None:
         async for request in requests:
@@ -96,7 +120,7 @@ class WorkerLinkServicer(worker_pb2_grpc.WorkerLinkServiceServicer):
                 case "result":
                     _take(loop, request.result)
                 case "heartbeat":
-                    loop.link.beat(request.heartbeat, time.monotonic())
+                    loop.link.beat(request.heartbeat, now_s())
                     if request.heartbeat.draining or loop.is_draining:
                         self._engine.workers.drain(loop)
                 case "leave":  # it must say so: a stream that only ends looks like one that broke

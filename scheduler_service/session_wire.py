@@ -62,13 +62,15 @@ def submission(message: pb.Submit) -> Submission:
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
         trace_context=message.trace_context,
+        was_submitted=message.was_submitted,
     )
 
 
-def events(piled: Piled) -> pb.SessionResponse:
+def events(piled: Piled, *, seq: int) -> pb.SessionResponse:
     """Everything that piled up, in one message."""
     counts = [len(ids) for ids in piled.tokens.values()]
     return pb.SessionResponse(
+        seq=seq,
         events=pb.Events(
             admitted=piled.admitted,
             request_nums=pack(piled.tokens),
@@ -82,7 +84,7 @@ def events(piled: Piled) -> pb.SessionResponse:
             num_logprobs=pack(len(piled.logprobs.get(num, ())) for num in piled.tokens) if piled.logprobs else b"",
             finished=piled.finished,
             rejected=piled.rejected,
-        )
+        ),
     )
 
 

@@ -50,11 +50,17 @@ def whole(write: Callable[[T], Awaitable[None]]) -> Callable[[T], Awaitable[None
             await asyncio.shield(writing)
         except asyncio.CancelledError:
             await asyncio.wait([writing], timeout=LAST_WRITE_S)
-            if not writing.cancel():
-                writing.exception()  # the stream ends anyhow
+            writing.cancel()
+            writing.add_done_callback(_forget)
             raise
 
     return write_whole
+
+
+def _forget(writing: "asyncio.Future[None]") -> None:
+    """How the last write ended does not matter: the stream ends anyhow."""
+    if not writing.cancelled():
+        writing.exception()
 
 
 async def first_of(*directions: Coroutine[None, None, None]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from octavo.errors import Failure
+from octavo.loop_clock import Timer
 from octavo.telemetry import Event, SpanContext
 from scheduler_service.core.plan import Identity
 from scheduler_service.core.request import Request, StopRules
@@ -46,6 +47,7 @@ class Submission:
     cache_salt: str
     cache_bypass: bool
     trace_context: bytes
+    was_submitted: bool  # on an earlier stream, where it was not rejected
 
     def request(self, request_id: str, now_s: float) -> Request:
         """What the core needs of it; the time that remains counts from now."""
@@ -125,7 +127,7 @@ class Ticket:
     last_token_ns: int | None = None
     token_gaps_ns: list[int] = field(default_factory=list)  # of sampled requests
     deadline: asyncio.TimerHandle | None = None
-    no_worker: asyncio.TimerHandle | None = None  # runs while no worker is attached
+    no_worker: Timer | None = None  # runs while no worker is attached
     logprobs: list[bytes] = field(default_factory=list)  # of its tokens since the submit, for a gateway that comes back
 
     @property

@@ -4,12 +4,12 @@ What counts as a stall, and when it is hopeless, is `core/progress`'s to say.
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from octavo import logs
+from octavo.loop_clock import now_s
 from scheduler_service.core.progress import HOPELESS_AFTER_S, WAITS_FOR, Progress, Stall
 
 WATCH_S: Final = 1.0  # between two looks
@@ -34,12 +34,12 @@ class Watchdog:
         self._waits_for = waits_for
         self._ask_again = ask_again
         self._give_up = give_up
-        self._progress = Progress(time.monotonic())
+        self._progress = Progress(now_s())
         self._next_word_s = 0.0  # of a stall's life
 
     def moved(self) -> None:
         """A step was sent or answered, or the pool was opened."""
-        self._progress.moved(time.monotonic())
+        self._progress.moved(now_s())
 
     async def watch(self) -> None:
         """Look, for ever."""
@@ -48,8 +48,8 @@ class Watchdog:
             self._look()
 
     def _look(self) -> None:
-        before, now_s = self.stall, time.monotonic()
-        self.stall = stall = self._progress.stall(self._waits_for(), now_s)
+        before = self.stall
+        self.stall = stall = self._progress.stall(self._waits_for(), now_s())
         if stall is None:
             if before is not None:
                 _log.info("progress_again", worker_id=self._worker_id, waited_for=before.waits_for,

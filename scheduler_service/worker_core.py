@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+from scheduler_service.core.places import Places
 from scheduler_service.core.plan import Limits, Pool
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.scheduler import Scheduler
 from scheduler_service.worker_hello import Hello
 
 
-def scheduler_of(hello: Hello, limits: Limits, *, policy: Policy) -> Scheduler:
+def scheduler_of(hello: Hello, limits: Limits, *, policy: Policy, places: Places) -> Scheduler:
     """It goes on behind the last step that the worker has run, whoever sent that."""
     limits = _within(hello, limits)
     pool = Pool(
@@ -16,7 +17,7 @@ def scheduler_of(hello: Hello, limits: Limits, *, policy: Policy) -> Scheduler:
         block_size=hello.fingerprint.block_size,
         max_model_len=_max_model_len(hello, limits),
     )
-    return Scheduler(pool=pool, limits=limits, policy=policy, first_seq=hello.last_executed_seq + 1)
+    return Scheduler(pool=pool, limits=limits, policy=policy, first_seq=hello.last_executed_seq + 1, places=places)
 
 
 def _within(hello: Hello, limits: Limits) -> Limits:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from octavo.loop_clock import Hearing
 from octavo.worker.v1 import worker_pb2 as pb
 from scheduler_service import failures, worker_wire
 from scheduler_service.core.plan import Step
@@ -17,6 +18,7 @@ from scheduler_service.tickets import Ticket
 from scheduler_service.worker_hello import Hello
 
 SILENCE_S: Final = 3.0  # of a worker, after which its incarnation is over; it beats every 0.5 s
+BEAT_S: Final = 0.5  # between two signs of life of ours; a worker dials again after 2 s of silence
 STEP_LOST_S: Final = 1.0  # during which heartbeats say that a sent step has not come
 
 Stream = Outbox[pb.ConnectResponse]
@@ -27,7 +29,7 @@ class WorkerLink:
 
     def __init__(self, hello: Hello, *, scheduler_incarnation: int) -> None:
         self.hello = hello
-        self._heard = asyncio.Event()
+        self._hearing = Hearing()
         self.scheduler_incarnation = scheduler_incarnation
         self._kept: deque[tuple[int, pb.ConnectResponse]] = deque()  # seq, step: not answered yet
         self._last_sent_seq = self._last_result_seq = hello.last_executed_seq
@@ -61,9 +63,13 @@ class WorkerLink:
                 self._stream.put(message)
         return self._stream
 
+    def is_current(self, stream: Stream) -> bool:
+        """Whether no later stream has taken its place."""
+        return self._stream is stream
+
     def heard(self) -> None:
         """Anything that comes from the worker is a sign of life."""
-        self._heard.set()
+        self._hearing.heard()
 
     def is_next_result(self, seq: int) -> bool:
         """Whether a result is the next one, which is taken by this; False if it came before.
@@ -91,13 +97,8 @@ class WorkerLink:
 
     async def silence(self) -> str:
         """Return when nothing has been heard of the worker for too long, whether or not it has a stream."""
-        while True:
-            self._heard.clear()
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    await self._heard.wait()
-            except TimeoutError:
-                return f"nothing was heard of the worker for {SILENCE_S:g} s"
+        await self._hearing.silence(SILENCE_S)
+        return f"nothing was heard of the worker for {SILENCE_S:g} s"
 
     def send(self, step: Step, tickets: Mapping[str, Ticket], *, trace_context: bytes) -> None:
         message = pb.ConnectResponse(
@@ -129,6 +130,13 @@ class WorkerLink:
         self.heard()
         welcome = pb.Welcome(scheduler_incarnation=self.scheduler_incarnation, acked_seq=acked_seq)
         self._stream.put(pb.ConnectResponse(welcome=welcome))
+
+
+async def keep_beating(stream: Stream) -> None:
+    """Put a sign of life on a stream every BEAT_S, for ever."""
+    while True:
+        await asyncio.sleep(BEAT_S)
+        stream.put(pb.ConnectResponse(beat=pb.Beat()))
 
 
 def closed(reason: str) -> pb.ConnectResponse:

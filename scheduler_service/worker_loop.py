@@ -14,15 +14,16 @@ from typing import Final
 
 from octavo import logs
 from octavo.client import RETRY_SCHEDULE_S, retry_pause_s
+from octavo.loop_clock import now_s
 from scheduler_service.core.outcome import Settlement
 from scheduler_service.core.placement import Share, num_to_move
 from scheduler_service.core.plan import Grants, Plan, StepStatus
-from scheduler_service.core.progress import HOPELESS_AFTER_S
+from scheduler_service.core.progress import HOPELESS_AFTER_S, WAITS_FOR
 from scheduler_service.core.rejection import Rejected
 from scheduler_service.core.request import Entry, Request, Status
 from scheduler_service.core.scheduler import Scheduler
 from scheduler_service.inbox import Inbox
-from scheduler_service.kvcache_client import KVCacheClient, PoolLost, PoolRefused
+from scheduler_service.kvcache_client import AWAY_S, KVCacheClient, PoolLost, PoolRefused
 from scheduler_service.reports import Reporter, StepRecord
 from scheduler_service.watchdog import Watchdog
 from scheduler_service.worker_link import WorkerLink
@@ -53,6 +54,7 @@ class WorkerLoop:
         self.core = core
         self.is_open = False  # its pool was opened: requests may be placed here
         self.is_draining = False  # it gets no new requests, and leaves when it has none left
+        self.is_hurried = False  # it was told to leave after the steps in hand
         self.ended = asyncio.Event()  # its incarnation is over
         self.recent_step_us: deque[int] = deque(maxlen=NUM_RECENT_STEPS)
         self.recent_gap_us: deque[int] = deque(maxlen=NUM_RECENT_STEPS)
@@ -60,8 +62,10 @@ class WorkerLoop:
         self._reporter = reporter
         self._listener = listener
         self._had_requests = False  # since it was last idle
+        self._is_handing_over = False  # nothing is planned any more
         self._inbox = Inbox()
         self._is_pool_ready = False
+        self._pool_lost_s: float | None = None  # when it was, while it is
         self._num_open_tries = 0
         self._may_open = True
         self._records: dict[int, StepRecord] = {}  # by seq: sent and not answered
@@ -94,6 +98,15 @@ class WorkerLoop:
     def num_requests(self) -> int:
         return self.core.num_requests + self._inbox.num_requests
 
+    @property
+    def problem(self) -> str:
+        """Why a request that came here now would wait; empty when it would not, as far as is known."""
+        is_pool_away = self._pool_lost_s is not None and now_s() - self._pool_lost_s >= AWAY_S
+        if is_pool_away or not self._kvcache.is_connected:
+            return f"requests at worker {self.worker_id} wait for {WAITS_FOR['kvcache']}"
+        stall = self.watchdog.stall
+        return "" if stall is None else f"requests at worker {self.worker_id} wait for {WAITS_FOR[stall.waits_for]}"
+
     def submit(self, request: Request, entry: Entry) -> None:
         self._had_requests = True
         self._inbox.put_request(request, partial(self._submit, request, entry))
@@ -113,7 +126,7 @@ class WorkerLoop:
         """The worker came back under a new session: its pool is opened again for it."""
         self._inbox.put(self._reopen)
 
-    def stop(self) -> tuple[list[Request], list[Request]]:
+    def stop(self, *, has_left: bool = False) -> tuple[list[Request], list[Request]]:
         """The incarnation is over: take what had arrived, then give up (its requests, in order; the poisoned).
 
         An answer that is on its way to `run` finds it over: the tasks of a group hear of their end a moment later.
@@ -121,7 +134,22 @@ class WorkerLoop:
         self.ended.set()
         self.core.abandon()
         self._inbox.apply()
-        return self.core.worker_lost()
+        self._inbox.wake()
+        return self.core.worker_lost(has_left=has_left)
+
+    async def hand_over(self) -> None:
+        """Plan no more, and return when the results of the steps that were sent are taken: the scheduler ends."""
+        self._is_handing_over = True
+        self.core.abandon()
+        self._inbox.apply()
+        while self._records and not self.ended.is_set():
+            await self._inbox.wait()
+            self._inbox.apply()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing is to be planned here any more."""
+        return self.ended.is_set() or self._is_handing_over
 
     async def run(self) -> str:
         """Serve the worker until its incarnation is over; why it is."""
@@ -146,7 +174,7 @@ class WorkerLoop:
 
     async def _advance(self) -> None:
         """Go on until neither the core nor the inbox has anything left to do."""
-        while not self.ended.is_set():
+        while not self._is_over:
             self._inbox.apply()
             if not self._is_pool_ready and self._may_open:
                 await self._open()
@@ -159,7 +187,7 @@ class WorkerLoop:
                 return
             if not plan.needs_answer:
                 self._settle(None)
-            elif (grants := await self._ask(plan)) is not None and not self.ended.is_set():
+            elif (grants := await self._ask(plan)) is not None and not self._is_over:
                 self._settle(grants)
 
     async def _ask(self, plan: Plan) -> Grants | None:
@@ -173,6 +201,8 @@ class WorkerLoop:
             return None
 
     def _reopen(self) -> None:
+        if self._is_pool_ready:
+            self._pool_lost_s = now_s()
         self._is_pool_ready = False
         self._may_open = True
         self._inbox.wake()
@@ -197,12 +227,13 @@ class WorkerLoop:
             asyncio.get_running_loop().call_later(retry_pause_s(self._num_open_tries), self._reopen)
             self._num_open_tries += 1
             return
-        if self.ended.is_set():
+        if self._is_over:
             return
         self._num_open_tries = 0
         self.watchdog.moved()
         self.core.pool_reopened(figures)
         self._is_pool_ready = hello is self.link.hello
+        self._pool_lost_s = None if self._is_pool_ready else self._pool_lost_s
         self._may_open = not self._is_pool_ready
         _log.info("pool_open", worker_id=self.worker_id, incarnation=hello.incarnation, session=hello.session)
         if not self.is_open:
@@ -271,6 +302,7 @@ class WorkerLoop:
         else:
             _log.warning("step_failed", worker_id=self.worker_id, seq=seq, status=result.core.status.value,
                          message=result.core.message)  # fmt: skip
+        self.core.drain.brought(update.outputs, now_s=time.monotonic())
         self._reporter.tokens(update.outputs, result.logprobs, self.labels)
         self._reporter.preempted(update.preempted, "fault")
         self._reporter.finished(update.finished, self.labels)

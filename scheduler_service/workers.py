@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from octavo import logs
+from octavo import logs, loop_clock
 from octavo.client import retry_pause_s
 from octavo.errors import Failed
 from scheduler_service import failures
 from scheduler_service.core import placement
 from scheduler_service.core.placement import Load, Share
+from scheduler_service.core.places import Places
 from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
@@ -28,7 +29,8 @@ from scheduler_service.worker_link import Stream, WorkerLink, closed
 from scheduler_service.worker_loop import Listener, WorkerLoop
 
 NUM_REMEMBERED: Final = 256  # incarnations that are over
-CLOSE_TRIES: Final = 10
+CLOSE_TRIES: Final = 30
+REDIAL_S: Final = 0.75  # in which a living worker whose stream broke dials again; it begins after 0.1 s
 
 _log = logs.get(__name__)
 
@@ -43,6 +45,7 @@ class Owner:
     lost: Callable[[Sequence[Request]], None]
     moved: Callable[[Sequence[Request]], None]
     changed: Callable[[], None]
+    is_somebody_waiting: Callable[[], bool]  # for a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Workers:
         self._reporter = reporter
         self._owner = owner
         self._limits = limits
+        self._places = Places()  # of requests that were refused for the time being, by whichever worker
         self.policy = policy
         self._scheduler_incarnation = scheduler_incarnation
         self._tasks = tasks
@@ -90,6 +94,12 @@ class Workers:
     def open_loops(self) -> Sequence[WorkerLoop]:
         """Those that may be given requests."""
         return [loop for loop in self._loops.values() if loop.is_open and not loop.is_draining]
+
+    @property
+    def promising_loops(self) -> Sequence[WorkerLoop]:
+        """Those of the open ones where a request would not wait for somebody who is away; all if there are none."""
+        open_loops = self.open_loops
+        return [loop for loop in open_loops if not loop.problem] or open_loops
 
     def get(self, worker_id: str) -> WorkerLoop:
         return self._loops[worker_id]
@@ -115,8 +125,20 @@ class Workers:
             _log.info("worker_draining", worker_id=loop.worker_id, num_requests=loop.num_requests)
             self._owner.changed()
             self._balance()
-        if not loop.num_requests:
+        if not loop.num_requests or loop.is_hurried:
             loop.link.drain()
+        self.hurry()
+
+    def hurry(self) -> None:
+        """If all workers drain while somebody waits for one, they leave after the steps in hand: no long answer holds
+        everybody else up until it is finished. What they have goes on with the next worker.
+        """
+        loops = self.loops
+        if loops and all(loop.is_draining for loop in loops) and self._owner.is_somebody_waiting():
+            for loop in loops:
+                if not loop.is_hurried:
+                    loop.is_hurried = True
+                    loop.link.drain()
 
     async def drained(self, worker_id: str, limit_s: float | None) -> int:
         """Drain a worker; return how many requests it has when it has left or the limit has passed."""
@@ -129,6 +151,12 @@ class Workers:
                 await loop.ended.wait()
         return loop.num_requests
 
+    def stream_ended(self, loop: WorkerLoop, stream: Stream) -> None:
+        """A dead worker's connection breaks at once, and so may a living one's. Where another worker can go on with its
+        requests they wait REDIAL_S for it; where none can, as long as for one that is silent.
+        """
+        loop_clock.call_later(REDIAL_S, self._lose_unless_back, loop, stream)
+
     def lose(self, loop: WorkerLoop, reason: str, *, has_left: bool = False) -> None:
         """An incarnation is over, by the worker's own wish or without. Harmless if it was before."""
         hello = loop.link.hello
@@ -137,7 +165,7 @@ class Workers:
         del self._loops[hello.worker_id]
         self._runs.pop(hello.worker_id).cancel()
         self._over.append((hello.worker_id, hello.incarnation))
-        requests, poisoned = loop.stop()
+        requests, poisoned = loop.stop(has_left=has_left)
         if has_left:
             loop.link.release()
         else:
@@ -154,20 +182,27 @@ class Workers:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    def release(self) -> None:
-        """Nothing is left to do: end every worker's stream in good order, and take none any more."""
+    async def hand_over(self, limit_s: float) -> None:
+        """The process ends: take no worker and plan nothing any more, wait that long for the results of the steps that
+        were sent, and end every worker's stream in good order. Workers keep the results that come later.
+        """
         self._is_released = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s), asyncio.TaskGroup() as tasks:
+                for loop in self._loops.values():
+                    tasks.create_task(loop.hand_over(), name=f"hand-over-{loop.worker_id}")
         for loop in self._loops.values():
+            loop.ended.set()
             loop.link.release()
 
     def stop(self) -> None:
-        """The process ends: leave the workers to the next scheduler."""
+        """End every task."""
         for task in (*self._runs.values(), *self._closing):
             task.cancel()
 
     def _begin(self, hello: Hello) -> Attached:
         link = WorkerLink(hello, scheduler_incarnation=self._scheduler_incarnation)
-        core = scheduler_of(hello, self._limits, policy=self.policy)
+        core = scheduler_of(hello, self._limits, policy=self.policy, places=self._places)
         loop = WorkerLoop(link, core, kvcache=self._kvcache, reporter=self._reporter, listener=self._listener)
         self._loops[hello.worker_id] = loop
         self._runs[hello.worker_id] = self._tasks.create_task(self._run(loop), name=f"worker-{hello.worker_id}")
@@ -192,6 +227,11 @@ class Workers:
         loop.session_changed()
         _log.info("worker_resumed", worker_id=hello.worker_id, session=hello.session)
         return Attached(stream, loop)
+
+    def _lose_unless_back(self, loop: WorkerLoop, stream: Stream) -> None:
+        has_others = any(other is not loop for other in self.open_loops)
+        if has_others and loop.link.is_current(stream) and not self._is_released:
+            self.lose(loop, f"its stream broke, and it has not dialled again for {REDIAL_S:g} s")
 
     def _opened(self) -> None:
         self._owner.changed()
@@ -233,6 +273,7 @@ class Workers:
             if await self._kvcache.close_pool(hello):
                 return
             await asyncio.sleep(retry_pause_s(attempt))
+        _log.warning("pool_not_closed", pool_id=hello.worker_id, num_tries=CLOSE_TRIES)
 
 
 def _refused(reason: str) -> Attached:

@@ -204,6 +204,6 @@ class ServingState:
 
     is_ready: bool
     reason: str  # in words, when not ready
-    cause: Literal["", "loading", "no_worker", "draining"] = ""
+    cause: Literal["", "loading", "no_worker", "stalled", "draining"] = ""  # stalled: there are workers, and all wait
     num_blocks: int = 0
     block_size: int = 0

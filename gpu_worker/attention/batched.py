@@ -4,8 +4,12 @@ Decode rows of a group are one batch: their K/V is gathered once per layer (a ro
 and the query heads that share a K/V head are the rows of one small matrix. Chunks go one by one, in tiles of queries
 that see only the keys before them, so that only the last square of a tile needs a mask.
 
-Softmax is computed in float32; products are in the K/V type. Shapes: N blocks, K kv heads, S block size, D head size,
-G heads per kv head, T tokens, B rows of a group, C visible tokens, Q queries of a tile.
+With K/V in bfloat16 products are too, and softmax is computed in float32. With K/V in float32 all is computed in
+float64 and rounded once, so that the result does not depend on the order of sums: a token's attention has the same bits
+alone, in any chunk and in any batch, and an answer that is computed again after a fault goes on as it would have.
+
+Shapes: N blocks, K kv heads, S block size, D head size, G heads per kv head, T tokens, B rows of a group, C visible
+tokens, Q queries of a tile.
 """
 
 # ruff: noqa: N803, N806 - tensors carry the letters of their shape
@@ -55,9 +59,9 @@ class BatchedAttention:
         self._rows = [rows[2 * num_kv_heads * layer :] for layer in range(num_layers)]
         self._rows_per_block = num_layers * 2 * num_kv_heads
         self._slots = [kv_NL2KSD[:, i].permute(0, 3, 1, 2, 4) for i in range(num_layers)]  # to write: [block, offset]
-        self._kv_dtype = kv_NL2KSD.dtype
-        self._hidden_QQ = torch.full((TILE_QUERIES, TILE_QUERIES), -torch.inf, dtype=self._kv_dtype).triu(1)
-        self._nothing = torch.zeros(1, dtype=self._kv_dtype)
+        self._dtype = torch.float64 if kv_NL2KSD.dtype == torch.float32 else kv_NL2KSD.dtype
+        self._hidden_QQ = torch.full((TILE_QUERIES, TILE_QUERIES), -torch.inf, dtype=self._dtype).triu(1)
+        self._nothing = torch.zeros(1, dtype=self._dtype)
 
     def prepare(self, batch: InputBatch) -> StepAttention:
         slots = torch.from_numpy(batch.slot_mapping)
@@ -79,7 +83,7 @@ class BatchedAttention:
         rows = slice(group.first_row, group.first_row + group.num_rows)
         positions = np.arange(group.num_blocks * self._block_size)
         is_hidden = torch.from_numpy(positions >= batch.sequence_lengths[rows, None])
-        mask_BC = torch.zeros(is_hidden.shape, dtype=self._kv_dtype).masked_fill_(is_hidden, -torch.inf)
+        mask_BC = torch.zeros(is_hidden.shape, dtype=self._dtype).masked_fill_(is_hidden, -torch.inf)
         mask_BKC = mask_BC.unsqueeze(1).expand(-1, self._num_kv_heads, -1)
         return _Group(
             tokens=rows,  # a decode row is one token, and they come first
@@ -105,17 +109,16 @@ class BatchedAttention:
 
     def _decode(self, layer: int, qkv: torch.Tensor, group: _Group) -> torch.Tensor:
         num_pairs = len(group.mask)  # (request, K/V head)
-        k_BKCD, v_BKCD = self._rows[layer].index_select(0, group.kv_rows).view(2, num_pairs, -1, self._head_dim)
-        q_T = qkv[group.tokens, : self._num_heads * self._head_dim]
+        k_BKCD, v_BKCD = self._read(layer, group.kv_rows).view(2, num_pairs, -1, self._head_dim)
+        q_T = qkv[group.tokens, : self._num_heads * self._head_dim].to(self._dtype)
         q_BKGD = q_T.reshape(num_pairs, -1, self._head_dim)
         scores = torch.baddbmm(group.mask, q_BKGD, k_BKCD.transpose(1, 2), alpha=self._scale)
-        weights = torch.softmax(scores, -1, dtype=torch.float32).to(self._kv_dtype)
-        return torch.bmm(weights, v_BKCD).view(len(q_T), -1)
+        return torch.bmm(self._weights(scores), v_BKCD).view(len(q_T), -1).to(qkv.dtype)
 
     def _prefill(self, layer: int, qkv: torch.Tensor, chunk: _Chunk) -> torch.Tensor:
         num_kv_heads, head_dim = self._num_kv_heads, self._head_dim
-        k_KCD, v_KCD = self._rows[layer].index_select(0, chunk.kv_rows).view(2, num_kv_heads, -1, head_dim)
-        q_T = qkv[chunk.tokens, : self._num_heads * head_dim]
+        k_KCD, v_KCD = self._read(layer, chunk.kv_rows).view(2, num_kv_heads, -1, head_dim)
+        q_T = qkv[chunk.tokens, : self._num_heads * head_dim].to(self._dtype)
         group = self._num_heads // num_kv_heads
         q_KTGD = q_T.unflatten(-1, (num_kv_heads, group * head_dim)).transpose(0, 1)
         num_tokens = len(q_T)
@@ -128,7 +131,12 @@ class BatchedAttention:
             size = end - first
             square = scores.view(num_kv_heads, size, group, visible)[..., visible - size :]
             square += self._hidden_QQ[:size, None, :size]
-            weights = torch.softmax(scores, -1, dtype=torch.float32).to(self._kv_dtype)
-            out_KQD = torch.bmm(weights, v_KCD[:, :visible])
+            out_KQD = torch.bmm(self._weights(scores), v_KCD[:, :visible])
             out_TH[first:end] = out_KQD.view(num_kv_heads, size, -1).transpose(0, 1)
         return out_TH.view(num_tokens, -1)
+
+    def _read(self, layer: int, kv_rows: torch.Tensor) -> torch.Tensor:
+        return self._rows[layer].index_select(0, kv_rows).to(self._dtype)
+
+    def _weights(self, scores: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(scores, -1, dtype=torch.promote_types(self._dtype, torch.float32)).to(self._dtype)

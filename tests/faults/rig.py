@@ -1,4 +1,4 @@
-"""Scheduler, KV cache service and workers as they are, with a proxy that loses messages on each of the two inner wires.
+"""Scheduler, KV cache service and workers as they are, with a proxy that loses messages on each of the inner wires.
 
 Only the model is a fake: it checks every slot that it reads.
 """
@@ -22,6 +22,7 @@ from tests.scheduler_service.stack import Stack
 
 WORKER_LINK = "/octavo.worker.v1.WorkerLinkService/Connect"
 PLAN_STEP = "/octavo.kvcache.v1.KVCacheService/PlanStep"
+SESSION = "/octavo.scheduler.v1.SchedulerService/Session"
 
 Tables = dict[int, tuple[int, ...]]  # handle -> block ids
 
@@ -43,6 +44,8 @@ class Rig:
     """What a test starts and looks into."""
 
     def __init__(self, stack: Stack, worker_wire: Proxy, plan_wire: Proxy, *, scheduler_addr: str) -> None:
+        self.session_wire: Proxy
+        self.session_addr = ""  # where a gateway dials that is to meet the faults of its wire; `gateway` does not
         self.stack = stack
         self.worker_wire = worker_wire
         self.plan_wire = plan_wire
@@ -129,6 +132,7 @@ async def started(
     *,
     on_worker_link: Faults | None = None,
     on_plan_step: Faults | None = None,
+    on_session: Faults | None = None,
     limits: Limits | None = None,
 ) -> AsyncIterator[Rig]:
     """Everything but the workers, which dial through the proxy."""
@@ -142,6 +146,10 @@ async def started(
             proxy.listening(worker_addr, stack.scheduler_addr, WORKER_LINK, faults=on_worker_link or no_faults())
         )
         rig = Rig(stack, worker_wire, plan_wire, scheduler_addr=worker_addr)
+        rig.session_addr = f"unix:{folder}/session.sock"
+        rig.session_wire = await exits.enter_async_context(
+            proxy.listening(rig.session_addr, stack.scheduler_addr, SESSION, faults=on_session or no_faults())
+        )
         try:
             await stack.start_kvcache()
             stack.kvcache_dialled = plan_addr

@@ -26,7 +26,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rules with shorter waits, so that a run takes a second."""
     monkeypatch.setattr(kvcache_client, "ANSWER_TIMEOUT_S", 0.3)
     monkeypatch.setattr(scheduler_link, "HEARTBEAT_S", 0.1)
-    monkeypatch.setattr(scheduler_link, "WELCOME_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(scheduler_link, "SILENCE_S", 0.7)  # of a scheduler that beats every 0.1 s
+    monkeypatch.setattr(worker_link, "BEAT_S", 0.1)
     monkeypatch.setattr(worker_link, "STEP_LOST_S", 0.3)
 
 

@@ -52,6 +52,36 @@ async def test_it_serves_and_leaves(gqa_folder: Path, tmp_path: Path) -> None:
     assert stream.ended.is_set()
 
 
+async def test_a_second_signal_ends_it_although_the_scheduler_does_not_let_it_go(
+    gqa_folder: Path, tmp_path: Path
+) -> None:
+    async with scheduler_link_server.listening() as fake:
+        process = await started(
+            *("--model", str(gqa_folder), "--scheduler-addr", fake.address, "--metrics-port", "0"),
+            *("--listen-addr", f"unix:{tmp_path}/worker.sock", "--num-blocks", "64", "--dtype", "float32"),
+        )
+        stream = await asyncio.wait_for(fake.streams.get(), 30)
+        process.send_signal(signal.SIGTERM)
+        while not (await asyncio.wait_for(stream.heartbeats.get(), 10)).draining:
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert "shutdown_forced" in [line["event"] for line in await lines_of(process)]
+    assert process.returncode == 1
+
+
+async def test_a_signal_while_it_loads_ends_it(gqa_folder: Path, tmp_path: Path) -> None:
+    process = await started(
+        *("--model", str(gqa_folder), "--listen-addr", f"unix:{tmp_path}/w.sock", "--metrics-port", "0"),
+        *("--scheduler-addr", f"unix:{tmp_path}/none.sock"),
+    )
+    assert process.stderr is not None
+    while b"grpc_listening" not in await asyncio.wait_for(process.stderr.readline(), 30):
+        pass
+    process.send_signal(signal.SIGTERM)
+    assert "worker_loaded" not in [line["event"] for line in await lines_of(process)]
+    assert process.returncode == 0
+
+
 async def test_a_model_that_does_not_fit_ends_it_with_what_to_do(gqa_folder: Path, tmp_path: Path) -> None:
     process = await started(
         *("--model", str(gqa_folder), "--listen-addr", f"unix:{tmp_path}/w.sock", "--metrics-port", "0"),

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from octavo import client, server, transport
-from octavo.server import Readiness
+from octavo.server import Exposure, Readiness
 from tests.octavo.echo_service import NAME, STATUSES, Channel, EchoService
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -89,6 +89,13 @@ async def test_watch_tells_every_change():
     assert seen == [NOT_SERVING, SERVING, NOT_SERVING]
 
 
+def test_what_is_about_to_end_is_never_ready_again():
+    readiness = Readiness(is_ready=True)
+    readiness.end("draining")
+    readiness.set(True)
+    assert (readiness.is_ready, readiness.reason) == (False, "draining")
+
+
 def test_readiness_says_why_it_is_not_ready():
     readiness = Readiness()
     assert (readiness.is_ready, readiness.reason) == (False, "starting")
@@ -115,7 +122,9 @@ async def test_reflection_lists_the_services_under_both_names(running: server.Ru
 
 async def test_reflection_can_be_left_out(service: EchoService):
     async with (
-        server.started("127.0.0.1:0", service.register, {}, service_names=[NAME], reflection=False) as running,
+        server.started(
+            "127.0.0.1:0", service.register, {}, service_names=[NAME], exposure=Exposure(reflection=False)
+        ) as running,
         dial(running.address) as channel,
     ):
         assert await channel.unary_unary(ECHO)(b"x") == b"x"
@@ -210,25 +219,6 @@ async def test_serve_waits_for_the_calls_in_flight_but_not_for_ever(tmp_path: Pa
         with pytest.raises(grpc.aio.AioRpcError):
             await call
     assert service.cancelled.is_set()
-
-
-async def test_a_second_signal_ends_the_drain_at_once(tmp_path: Path, service: EchoService):
-    draining = asyncio.Event()
-
-    async def drain() -> None:
-        draining.set()
-        await asyncio.Event().wait()
-
-    address = f"unix:{tmp_path / 's'}"
-    serving = asyncio.create_task(
-        server.serve(address, service.register, STATUSES, service_names=[NAME], drain=drain, drain_timeout_s=60)
-    )
-    async with dial(address) as channel:
-        await status_of(channel)
-    os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(draining.wait(), 5)
-    os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.wait_for(serving, 2)
 
 
 async def test_a_broken_invariant_ends_the_process(tmp_path: Path, service: EchoService):

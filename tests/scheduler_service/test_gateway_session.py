@@ -1,6 +1,7 @@
 """Gateways that lose their stream, come back in time or not, or bring another tokenizer."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,6 +12,7 @@ from scheduler_service import engine, failures
 from scheduler_service.core.plan import Identity
 from scheduler_service.core.request import Request, StopRules
 from scheduler_service.gateway_session import GatewaySession
+from scheduler_service.servicer import SchedulerServicer
 from scheduler_service.serving import ServingState
 from scheduler_service.session_wire import submission
 from scheduler_service.tickets import Ticket
@@ -51,6 +53,55 @@ async def test_a_gateway_that_stays_away_has_its_requests_cancelled(
     worker.gate.set()
     await stack.idle()
     assert stack.engine.num_open_requests == 0
+
+
+async def test_what_a_gateway_that_is_back_does_not_submit_again_is_cancelled(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was back before its old stream was missed, on which a cancel got lost: nobody waits for this request."""
+    monkeypatch.setattr(engine, "GRACE_S", 0.2)
+    worker = FakeWorker()
+    await stack.dial(worker)
+    gateway = await stack.ready_gateway()
+    await gateway.submit(1, PROMPT, max_tokens=400)
+    await gateway.until(lambda: len(gateway.tokens[1]) > 3)
+    worker.gate.clear()  # so that it cannot end by itself
+    await stack.dial(gateway)
+    await stack.until(lambda: stack.engine.num_open_requests == 0)
+    worker.gate.set()
+    assert gateway.num_streams == 2
+    assert not gateway.finished
+    await stack.idle()
+
+
+async def test_what_comes_late_on_a_stream_that_was_replaced_is_not_heard(stack: Stack) -> None:
+    gateway = stack.engine.connect("g9", 9, b"")
+    old = gateway.begin(stack.engine.serving(gateway))
+    gateway.begin(stack.engine.serving(gateway))
+
+    async def late() -> AsyncIterator[pb.SessionRequest]:
+        yield pb.SessionRequest(submit=pb.Submit(request_num=1, prompt_token_ids=pack(PROMPT)), seq=1)
+
+    await SchedulerServicer(stack.engine)._hear(gateway, old, late())
+    assert not gateway.tickets
+
+
+async def test_a_state_is_told_when_it_changes_and_once_to_every_stream() -> None:
+    session, sent = GatewaySession("g0", 7, b""), list[pb.SessionResponse]()
+
+    async def write(message: pb.SessionResponse) -> None:
+        sent.append(message)
+
+    away = ServingState(scheduler_incarnation=1, reason="away")
+    for _ in range(2):
+        writer = asyncio.create_task(session.write_to(write, session.begin(away)))
+        for state in (away, away, ServingState(scheduler_incarnation=1, is_ready=True)):
+            await asyncio.sleep(0)
+            session.serving(state)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        writer.cancel()
+    assert [(message.state.reason, message.seq) for message in sent] == [("away", 1), ("", 2)] * 2
 
 
 async def test_a_gateway_with_another_tokenizer_is_not_served(stack: Stack) -> None:

@@ -1,6 +1,7 @@
 """The PlanStep stream: answers that come late, twice or never."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
@@ -157,3 +158,26 @@ async def test_a_service_that_hashes_otherwise_is_refused_by_name(
     service.block_size = 32
     with pytest.raises(PoolRefused, match=r"FINGERPRINT_MISMATCH: block_size of the KV cache service is 32.*has 16"):
         await open_pool(client)
+
+
+async def test_an_outage_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kvcache_client, "ANSWER_TIMEOUT_S", 0.5)
+    caplog.set_level(logging.INFO)
+    async with kvcache_client.connected(f"unix:{tmp_path}/nobody.sock") as client:
+        for step in (1, 2):
+            with pytest.raises(PoolLost, match="no answer"):
+                await client.plan(HELLO, Plan(step=step))
+        assert not client.is_connected
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("plan_stream_lost") == 1
+
+
+async def test_it_knows_that_the_service_is_there_though_nothing_is_asked(
+    client: KVCacheClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kvcache_client, "AWAY_S", 0.9)
+    for _ in range(12):
+        await asyncio.sleep(0.1)
+        assert client.is_connected

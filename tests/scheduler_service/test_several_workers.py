@@ -126,6 +126,42 @@ async def test_the_last_worker_that_drains_finishes_everything_it_has(narrow: Ri
     await narrow.gateway.until(lambda: "no worker" in narrow.gateway.state.reason)
 
 
+async def test_when_all_workers_drain_they_leave_at_once_for_a_request_that_has_to_wait(rig: Rig) -> None:
+    """Else it would wait for the longest of their answers; these go on with the next worker, too."""
+    for worker_id in ("w0", "w1"):
+        await rig.add_worker(worker_id, step_s=0.05)
+    await submit(rig, 0, 1, 2, 3, max_tokens=100)
+    await begun(rig, 0, 1, 2, 3)
+    for worker_id in ("w0", "w1"):
+        rig.workers[worker_id].link.drain()
+    await rig.stack.until(lambda: all(loop.is_draining for loop in rig.stack.engine.workers.loops))
+    await begun(rig, 0)
+    assert len(rig.stack.engine.workers.loops) == 2
+    await submit(rig, 4)
+    await ended(rig, "w0")
+    await ended(rig, "w1")
+    assert not rig.gateway.finished
+    await rig.add_worker("w2")
+    await all_right(rig, 0, 1, 2, 3, max_tokens=100, num_preemptions=1)
+    await all_right(rig, 4)
+
+
+async def test_a_worker_that_drains_does_not_keep_those_waiting_whom_another_left_behind(rig: Rig) -> None:
+    await rig.add_worker("w0", step_s=0.05)
+    await submit(rig, 0, max_tokens=100)
+    await begun(rig, 0)
+    await rig.add_worker("w1", step_s=0.05)
+    rig.workers["w0"].link.drain()
+    await rig.stack.until(lambda: rig.loop("w0").is_draining)
+    await submit(rig, 1)
+    await begun(rig, 1)
+    rig.workers["w1"].link.leave()
+    await ended(rig, "w0")
+    await rig.add_worker("w2")
+    await all_right(rig, 1, num_preemptions=1)
+    await all_right(rig, 0, max_tokens=100, num_preemptions=1)
+
+
 async def test_an_idle_worker_takes_over_what_has_not_begun_elsewhere(narrow: Rig) -> None:
     """The one that runs stays; of the others the first go, because they have waited longest."""
     await narrow.add_worker("w0", step_s=0.005)

@@ -1,6 +1,7 @@
 """How long streams end."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import grpc
 import pytest
 
 from octavo import client
+from scheduler_service import streams
 from scheduler_service.streams import Outbox, first_of, whole
 
 METHOD = "/octavo.test.v1.TestService/Talk"
@@ -68,3 +70,25 @@ async def test_a_cancelled_write_is_finished_first() -> None:
     with pytest.raises(asyncio.CancelledError):
         await writing
     assert written == ["a"]
+
+
+async def test_nobody_complains_of_a_last_write_that_fails_after_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer that takes nothing: the write is given up, and fails when the stream is gone."""
+    monkeypatch.setattr(streams, "LAST_WRITE_S", 0.01)
+
+    async def write(_message: str) -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            raise ValueError("the stream is gone") from None
+
+    writing = asyncio.ensure_future(whole(write)("a"))
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    await asyncio.sleep(0)
+    gc.collect()
+    assert "never retrieved" not in caplog.text

@@ -88,6 +88,23 @@ async def test_the_bounds_hold_for_those_who_wait_for_a_worker(tmp_path: Path) -
         await gateway.end_of(2)
 
 
+async def test_who_would_wait_too_long_is_refused_and_let_in_when_it_comes_back_as_told(tmp_path: Path) -> None:
+    async with stacks.started(tmp_path, limits=alone(max_queue_wait_s=0.5)) as stack:
+        worker, gateway = await stopped(stack)
+        await asyncio.sleep(0.4)  # the one that runs has the only place, and may be half done
+        await gateway.submit(1, PROMPT)
+        await gateway.until(lambda: 1 in gateway.rejected)
+        failure = gateway.rejected[1]
+        assert (failure.reason, failure.quota_subject) == ("QUEUE_FULL", "wait")
+        assert float(failure.metadata["predicted_ttft_s"]) > float(failure.metadata["max_queue_wait_s"]) == 0.5
+        worker.gate.set()
+        await gateway.end_of(0)
+        await asyncio.sleep(failure.retry_after.ToTimedelta().total_seconds())
+        await gateway.submit(2, PROMPT)
+        await gateway.end_of(2)
+        assert gateway.tokens[2] == continuation(PROMPT, 10)
+
+
 async def test_under_fair_a_small_tenant_does_not_wait_for_a_large_one(tmp_path: Path) -> None:
     async with stacks.started(tmp_path, limits=alone(), policy=Policy.FAIR) as stack:
         worker, gateway = await stopped(stack)

@@ -37,31 +37,31 @@ def heartbeat(executed: int, received: int) -> pb.Heartbeat:
     return pb.Heartbeat(last_executed_seq=executed, last_received_seq=received)
 
 
-def test_results_are_taken_once_each() -> None:
+async def test_results_are_taken_once_each() -> None:
     link = link_with(num_sent=2)
     assert [link.is_next_result(seq) for seq in (1, 1, 2, 1, 2)] == [True, False, True, False, False]
 
 
-def test_a_result_that_comes_too_early_ends_the_stream() -> None:
+async def test_a_result_that_comes_too_early_ends_the_stream() -> None:
     link = link_with(num_sent=3, num_results=1)
     with pytest.raises(Failed, match="result 3 came after 1"):
         link.is_next_result(3)
     assert link.is_next_result(2)
 
 
-def test_results_of_a_scheduler_before_this_one_are_not_its_own() -> None:
+async def test_results_of_a_scheduler_before_this_one_are_not_its_own() -> None:
     link = WorkerLink(hello(session=4, last_executed_seq=7), scheduler_incarnation=1)
     assert [link.is_next_result(seq) for seq in (6, 7, 8)] == [False, False, True]
 
 
-def test_a_heartbeat_that_knows_more_than_its_results_said_ends_the_stream() -> None:
+async def test_a_heartbeat_that_knows_more_than_its_results_said_ends_the_stream() -> None:
     link = link_with(num_sent=2, num_results=1)
     link.beat(heartbeat(1, 2), 100.0)
     with pytest.raises(Failed, match="result 2 never came"):
         link.beat(heartbeat(2, 2), 100.5)
 
 
-def test_a_step_may_be_on_its_way_for_a_second() -> None:
+async def test_a_step_may_be_on_its_way_for_a_second() -> None:
     link = link_with(num_sent=2)
     for now_s in (100.0, 100.5, 100.9):
         link.beat(heartbeat(0, 1), now_s)
@@ -69,7 +69,7 @@ def test_a_step_may_be_on_its_way_for_a_second() -> None:
         link.beat(heartbeat(0, 1), 101.0)
 
 
-def test_steps_that_keep_coming_are_not_lost_however_far_they_are_behind() -> None:
+async def test_steps_that_keep_coming_are_not_lost_however_far_they_are_behind() -> None:
     link = link_with(num_sent=9)
     for received in range(9):
         link.beat(heartbeat(0, received), 100 + 0.9 * received)
@@ -77,7 +77,7 @@ def test_steps_that_keep_coming_are_not_lost_however_far_they_are_behind() -> No
         link.beat(heartbeat(0, 9), now_s)
 
 
-def test_what_a_lost_step_has_waited_counts_anew_on_a_new_stream() -> None:
+async def test_what_a_lost_step_has_waited_counts_anew_on_a_new_stream() -> None:
     link = link_with(num_sent=1)
     link.beat(heartbeat(0, 0), 100.0)
     link.resume(hello(session=2), acked_seq=0)
@@ -89,7 +89,7 @@ def test_what_a_lost_step_has_waited_counts_anew_on_a_new_stream() -> None:
     [(2, [], None), (3, [3], None), (4, [2, 3, 4], None), (3, [], 3), (4, [4], 3), (1, [], 2)],
     ids=["nothing new", "the next one", "old ones too", "none kept", "a gap", "it has gone back"],
 )
-def test_a_hello_must_bring_what_nobody_else_has(
+async def test_a_hello_must_bring_what_nobody_else_has(
     last_executed_seq: int, kept_seqs: list[int], missing: int | None
 ) -> None:
     link = link_with(num_sent=4, num_results=2)

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.errors import from_rpc_error
 from octavo.scheduler.v1 import scheduler_pb2 as pb
-from scheduler_service import worker_link
+from scheduler_service import worker_link, workers
 from scheduler_service.core.plan import Grants, Plan
 from scheduler_service.worker_hello import Hello
 from tests.fakes.gateway import FakeGateway
@@ -150,6 +150,35 @@ async def test_a_silent_worker_is_dead_and_told_so_when_it_comes_back(
     assert "dead" in await asyncio.wait_for(await stack.dial(worker), 5)
 
 
+async def test_who_does_not_dial_again_is_not_waited_for_where_another_can_go_on(stack: Stack) -> None:
+    first = FakeWorker("w0")
+    stream = await stack.dial(first)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    await stack.dial(FakeWorker("w1", incarnation=5))
+    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    await lost(stream)
+    await gateway.until(
+        lambda: gateway.state.num_blocks == 63, timeout_s=(workers.REDIAL_S + worker_link.SILENCE_S) / 2
+    )
+    await all_right(gateway)
+
+
+async def test_who_dials_again_in_time_keeps_its_requests_though_another_could_go_on(stack: Stack) -> None:
+    first = FakeWorker("w0")
+    stream = await stack.dial(first)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    await stack.dial(FakeWorker("w1", incarnation=5))
+    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    await lost(stream)
+    await stack.dial(first)
+    await asyncio.sleep(workers.REDIAL_S + 0.2)
+    assert gateway.state.num_blocks == 126
+    await all_right(gateway)
+    assert all(finished.figures.num_preemptions == 0 for finished in gateway.finished.values())
+
+
 async def test_a_worker_that_leaves_is_no_alarm_and_its_requests_move_at_once(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,7 +212,7 @@ async def test_a_drained_scheduler_lets_its_workers_go_and_takes_none(stack: Sta
     worker = FakeWorker()
     stream = await stack.dial(worker)
     await stack.ready_gateway()
-    await stack.engine.drain_all()
+    await stack.engine.hand_over()
     assert await asyncio.wait_for(stream, 2) == ""
     again = await stack.dial(worker)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
