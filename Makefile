@@ -33,10 +33,10 @@ serve: setup ## start everything on this machine: make serve MODEL=... ARGS="--f
 test: setup ## the tests that every change must pass, under 5 minutes
 	$(BIN)/python -m pytest
 
-test-slow: setup ## the full matrix, chaos and slow tests
-	$(BIN)/python -m pytest -m "(slow or chaos or matrix) and not (compose or kernels or clients or gpu)" --timeout=900
+test-slow: setup ## the full matrix and slow tests
+	$(BIN)/python -m pytest -m "(slow or matrix) and not (chaos or compose or kernels or clients or gpu)" --timeout=900
 
-test-all: test test-slow test-compose test-kernels test-clients ## everything that needs no special hardware
+test-all: test test-slow test-chaos test-compose test-kernels test-clients ## everything that needs no special hardware
 
 test-compose: setup ## docker compose up on a real engine: the running one, or as root one of its own
 	tools/docker_engine.sh run $(BIN)/python -m pytest -m compose --timeout=900
@@ -47,7 +47,7 @@ test-kernels: setup ## Triton kernels in the interpreter
 test-clients: setup ## clients in other languages
 	@$(call run-marked,clients)
 
-test-chaos: setup ## kills processes under load
+test-chaos: setup ## harms every process and every connection under load, about 5 minutes
 	@$(call run-marked,chaos)
 
 test-gpu: setup ## needs a CUDA device

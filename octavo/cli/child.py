@@ -49,7 +49,10 @@ class Child:
 
     @classmethod
     async def start(cls, program: Program, on_line: OnLine) -> "Child":
-        """A program that cannot be started is one that ends with status 1 and says so."""
+        """A program that cannot be started is one that ends with status 1 and says so.
+
+        Raises OSError if this machine has no process or descriptor left for it.
+        """
         # A pipe of our own: asyncio's would make wait() wait for grandchildren that hold it open, too.
         reading_end, writing_end = os.pipe()
         lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
@@ -65,6 +68,9 @@ class Child:
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
+        except OSError:
+            transport.close()
+            raise
         finally:
             os.close(writing_end)
         return cls(program, process, _Output(lines, transport), on_line=on_line)
@@ -103,6 +109,11 @@ class Child:
         except TimeoutError:
             return False
         return True
+
+    @property
+    def has_refused(self) -> bool:
+        """It ended on its own with an error, as a program does whose settings or surroundings do not let it start."""
+        return self._process.returncode is not None and self._process.returncode > 0
 
     def ending(self) -> str:
         """How it ended, in words."""

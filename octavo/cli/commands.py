@@ -16,6 +16,7 @@ COMMANDS = {
     "generate": "stream one answer from a running server, over gRPC",
     "bench": "put load on a running server and print latency and throughput",
     "status": "show services, workers, queue and cache of a running server",
+    "restart": "replace services of a running octavo serve one after another; no request fails by it",
     "doctor": "check what this machine needs to run Octavo, and say what to do",
     "gateway": "run one gateway; the same as python -m gateway",
     "scheduler": "run one scheduler; the same as python -m scheduler_service",
@@ -95,6 +96,10 @@ def _run(command: str, argv: Sequence[str]) -> int:
             from octavo.cli import status
 
             return status.run(argv)
+        case "restart":
+            from octavo.cli import restart
+
+            return restart.run(argv)
         case "doctor":
             from octavo.cli import doctor
 

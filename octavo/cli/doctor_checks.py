@@ -5,14 +5,15 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from octavo import model_files
-from octavo.cli import ports, redis_server
+from octavo.cli import ports, redis_server, runtime
 from octavo.cli.ports import Endpoint
+from octavo.cli.runtime import ServeState
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GIB = 2.0  # the demo model with a small K/V pool; larger models say what they need when they start
@@ -55,7 +56,7 @@ def all_findings(environ: Mapping[str, str], *, model: str | None) -> list[Findi
         memory(Path("/proc/meminfo")),
         compiler(shutil.which),
         cpu(Path("/proc/cpuinfo")),
-        *(port(endpoint) for endpoint in PORTS),
+        *(port(endpoint, runtime.running(environ)) for endpoint in PORTS),
     ]
 
 
@@ -125,7 +126,11 @@ def cpu(cpuinfo: Path) -> Finding:
     return Finding(subject="CPU", verdict=Verdict.OK, found=found)
 
 
-def port(endpoint: Endpoint) -> Finding:
+def port(endpoint: Endpoint, serves: Sequence[ServeState]) -> Finding:
+    for serve in serves:
+        if str(endpoint.port) in (address.rpartition(":")[2] for address in (serve.http_url, serve.grpc_addr)):
+            found = f"your octavo serve (process {serve.pid}) answers there"
+            return Finding(subject=f"port {endpoint.port}", verdict=Verdict.OK, found=found)
     if problem := ports.problem(endpoint):
         return Finding(subject=f"port {endpoint.port}", verdict=Verdict.ADVICE, found="taken", to_do=problem)
     return Finding(subject=f"port {endpoint.port}", verdict=Verdict.OK, found="free")

@@ -1,11 +1,10 @@
 """Which TCP ports are free, and who holds the others. Knows Linux's /proc; no service."""
 
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-_LISTENING = "0A"  # state column of /proc/net/tcp
+from octavo import port_sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,34 +39,17 @@ def problem(endpoint: Endpoint) -> str | None:
 
 def holder(port: int) -> str | None:
     """ "process 123 (python -m gateway)" for the process that listens on `port`; None if it cannot be seen."""
-    inodes = _listening_inodes(port)
+    inodes = {listener.inode for listener in port_sharing.listeners(port)}
     for folder in Path("/proc").glob("[0-9]*"):
-        if inodes & _socket_inodes(folder):
+        if inodes & port_sharing.socket_inodes(folder).keys():
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             return f"process {folder.name} ({command[:80]})"
     return None
 
 
-def _listening_inodes(port: int) -> set[str]:
-    found = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        if not table.exists():
-            continue
-        for line in table.read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == _LISTENING and int(columns[1].rpartition(":")[2], 16) == port:
-                found.add(columns[9])
-    return found
-
-
-def _socket_inodes(process: Path) -> set[str]:
-    """Inodes of a process's sockets; none if it is another user's or gone."""
-    found = set()
-    try:
-        for descriptor in os.listdir(process / "fd"):
-            target = os.readlink(process / "fd" / descriptor)
-            if target.startswith("socket:["):
-                found.add(target[len("socket:[") : -1])
-    except OSError:
-        return found
-    return found
+def listens(pid: int, port: int) -> bool:
+    """Whether that process listens on `port`, so far as this machine tells: where there is no /proc, yes."""
+    if not Path("/proc/self/fd").exists():
+        return True
+    own = port_sharing.socket_inodes(Path(f"/proc/{pid}"))
+    return any(listener.inode in own for listener in port_sharing.listeners(port))

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 STATE_NAME = "serve.json"
+CONTROL_NAME = "control.sock"
 MAX_SOCKET_PATH = 107  # bytes, the kernel's limit
 
 
@@ -26,7 +27,9 @@ class ServeState:
     grpc_addr: str
     scheduler_addr: str
     kvcache_addr: str
+    control_socket: str  # where it takes orders
     pids: Mapping[str, int] = field(default_factory=dict)
+    num_restarts: Mapping[str, int] = field(default_factory=dict)  # after ends that nobody asked for
 
 
 @contextmanager

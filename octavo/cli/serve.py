@@ -4,13 +4,16 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import octavo
 from octavo import model_files
-from octavo.cli import ports, runtime, serve_flags, serve_plan, serve_ready
+from octavo.cli import control, ports, runtime, serve_flags, serve_plan, serve_ready
+from octavo.cli.kept_service import Reports, Service
 from octavo.cli.log_view import LogView
 from octavo.cli.redis_server import RedisNotFound
+from octavo.cli.rolling_restart import RollingRestart
 from octavo.cli.serve_plan import Plan, Settings
 from octavo.cli.serve_ready import Phases
 from octavo.cli.supervisor import Supervisor
@@ -29,32 +32,53 @@ def run(argv: Sequence[str]) -> int:
         except RedisNotFound as missing:
             return _refuse(str(missing))
         problems = [problem for endpoint in plan.endpoints if (problem := ports.problem(endpoint))]
+        try:
+            files = model_files.resolve(settings.gateway.model, allow_fetch=not problems)
+        except model_files.NotHere:
+            return _refuse(*problems)  # it is fetched by a start that can succeed
+        except model_files.ModelFilesError as missing:
+            return _refuse(*problems, str(missing))
         if problems:
             return _refuse(*problems)
-        try:
-            files = model_files.resolve(settings.gateway.model)
-        except model_files.ModelFilesError as missing:
-            return _refuse(str(missing))
         phases.done("model")
         print(banner(settings, files), flush=True)
         return asyncio.run(_supervise(settings, plan, folder, view, phases))
 
 
 async def _supervise(settings: Settings, plan: Plan, folder: Path, view: LogView, phases: Phases) -> int:
-    limit_s = settings.gateway.process.drain_timeout_s + STOP_GRACE_S
-
     def show(name: str, text: str) -> None:
         if name != serve_plan.REDIS:  # its advice is for those who run it for keeps; its last lines are told if it ends
             view.line(name, text)
 
-    supervisor = Supervisor(plan.programs, drain_limit_s=limit_s, on_line=show, say=view.say)
+    def note() -> None:
+        try:
+            runtime.write_state(folder, _state(plan, folder, supervisor))
+        except OSError as refused:  # other commands do not learn of the change; what runs goes on
+            view.say("serve", f"cannot write {folder / runtime.STATE_NAME}: {refused.strerror}")
 
-    async def announce() -> None:
-        runtime.write_state(folder, _state(plan, supervisor))
-        await serve_ready.wait(plan, phases, view.say)
-        print(ready_line(plan, phases), flush=True)
+    async def beside() -> None:
+        restart = RollingRestart(supervisor, lambda: serve_ready.wait(plan, Phases(), view.say))
+        async with control.listening(folder / runtime.CONTROL_NAME, restart):
+            note()
+            await serve_ready.wait(plan, phases, view.say)
+            print(ready_line(plan, phases), flush=True)
+            await asyncio.Event().wait()
 
-    return await supervisor.run(announce)
+    limit_s = settings.gateway.process.drain_timeout_s + STOP_GRACE_S
+    reports = Reports(line=show, say=view.say, changed=note)
+    supervisor = Supervisor(_services(plan), drain_limit_s=limit_s, reports=reports)
+    return await supervisor.run(beside)
+
+
+def _services(plan: Plan) -> list[Service]:
+    return [
+        Service(
+            program=program,
+            ready=partial(serve_ready.process, plan, program.name),
+            takes_over=program.name == serve_plan.GATEWAY and plan.gateways_overlap,
+        )
+        for program in plan.programs
+    ]
 
 
 def banner(settings: Settings, files: model_files.ModelFiles) -> str:
@@ -81,14 +105,16 @@ def ready_line(plan: Plan, phases: Phases) -> str:
     return f"ready after {phases.elapsed_s:.1f} s ({took}): HTTP {plan.http_url}/v1  gRPC {plan.grpc_addr}"
 
 
-def _state(plan: Plan, supervisor: Supervisor) -> runtime.ServeState:
+def _state(plan: Plan, folder: Path, supervisor: Supervisor) -> runtime.ServeState:
     return runtime.ServeState(
         pid=os.getpid(),
         http_url=plan.http_url,
         grpc_addr=plan.grpc_addr,
         scheduler_addr=plan.ready_addrs["scheduler"],
         kvcache_addr=plan.ready_addrs["kvcache"],
+        control_socket=str(folder / runtime.CONTROL_NAME),
         pids=supervisor.pids,
+        num_restarts=supervisor.num_restarts,
     )
 
 

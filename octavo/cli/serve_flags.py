@@ -33,6 +33,15 @@ ALIASES = {
 }
 # Settings that mean the same wherever they appear, so that one flag goes to every service that has them.
 SHARED = {"model", "log_level", "drain_timeout_s", "max_num_batched_tokens"}
+# What `octavo serve` chooses for settings that are left out, instead of the services' own defaults.
+CHOSEN = {
+    "scheduler_addr": "a Unix socket",
+    "kvcache_addr": "a Unix socket",
+    "listen_addr": "a Unix socket",
+    "redis_url": "a Redis of its own, on a Unix socket",
+    "worker_id": "worker-0, worker-1 and so on",
+    "reuse_port": "on, off by --no-...",
+}
 # vLLM's flag -> the variable of OpenTelemetry that says the same.
 TRACES_FLAG = "--otlp-traces-endpoint"
 TRACES_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
@@ -181,7 +190,7 @@ def _add(group: "argparse._ArgumentGroup", flag: Flag) -> None:
 
 def _help(flag: Flag) -> str:
     """The setting's text and default; where the services' own defaults differ, each of them."""
-    defaults = {service: _default(setting) for service, setting in flag.targets}
+    defaults = {service: CHOSEN.get(setting.name) or _default(setting) for service, setting in flag.targets}
     default = next(iter(defaults.values()))
     if len(set(defaults.values())) > 1:
         default = ", ".join(f"{text} of the {service}" for service, text in defaults.items())

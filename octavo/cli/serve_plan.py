@@ -24,7 +24,7 @@ from octavo.cli.serve_flags import CONFIGS, TRACES_VARIABLE, Line
 from octavo.config_values import BadValue
 from scheduler_service.config import SchedulerConfig
 
-REDIS = "redis"
+REDIS, GATEWAY = "redis", "gateway"
 PER_WORKER = ("worker_id", "listen_addr", "metrics_port")  # settings that two workers must not have in common
 Variables = dict[str, str]
 LOGS = {"log_format": "json"}
@@ -58,13 +58,14 @@ class Plan:
     grpc_addr: str
     endpoints: tuple[Endpoint, ...]  # TCP addresses that must be free
     redis_socket: Path | None  # None: the Redis of a URL, started by somebody else
+    gateways_overlap: bool  # a new gateway can listen beside the one that it replaces
 
 
 def load(line: Line, environ: Mapping[str, str]) -> Settings:
     """Fill and validate every service's configuration; exits with status 2 for any mistake in any of them."""
     _refuse_unknown_variables(environ)
     loaded: dict[str, Any] = {
-        service: config.load(cls, service.upper(), argv=line.argv[service], environ=environ)
+        service: config.load(cls, service.upper(), line.argv[service], environ, program="octavo serve")
         for service, cls in CONFIGS.items()
     }
     given = {service: config.non_defaults(loaded[service]) for service in CONFIGS}
@@ -85,7 +86,8 @@ def make(settings: Settings, folder: Path, environ: Mapping[str, str]) -> Plan:
     ]
     if redis_program is not None:
         programs.append(Program(name=REDIS, command=redis_program, environ=dict(environ)))
-    host, port, grpc_port = settings.gateway.host, settings.gateway.port, settings.gateway.grpc_port
+    network = settings.gateway.network
+    host, port, grpc_port = network.host, network.port, network.grpc_port
     return Plan(
         programs=tuple(programs),
         ready_addrs=_ready_addrs(settings, variables),
@@ -98,6 +100,7 @@ def make(settings: Settings, folder: Path, environ: Mapping[str, str]) -> Plan:
             *_internal_endpoints(settings, variables),
         ),
         redis_socket=folder / redis_server.SOCKET_NAME if redis_program is not None else None,
+        gateways_overlap=network.reuse_port or not settings.is_given(GATEWAY, "reuse_port"),
     )
 
 
@@ -117,7 +120,7 @@ def _exit(mistake: str) -> NoReturn:
 
 def _contradiction(settings: Settings) -> str | None:
     """What no single service can see; None if all is well."""
-    if settings.gateway.port == 0 or settings.gateway.grpc_port == 0:
+    if 0 in (settings.gateway.network.port, settings.gateway.network.grpc_port):
         return "--port and --grpc-port must be known in advance; 0 is for a gateway on its own"
     shared = [name for name in PER_WORKER if settings.is_given("worker", name)]
     if settings.serve.num_workers > 1 and shared:
@@ -134,7 +137,7 @@ def _variables(settings: Settings, folder: Path) -> tuple[dict[str, Variables], 
         kvcache["redis_url"] = redis_server.url(folder)
     first_port = settings.serve.metrics_port
     internal = {
-        "gateway": {"scheduler_addr": _addr(settings, "scheduler", folder)},
+        GATEWAY: {"scheduler_addr": _addr(settings, "scheduler", folder), "reuse_port": "true"},
         "scheduler": {
             "listen_addr": _addr(settings, "scheduler", folder),
             "kvcache_addr": _addr(settings, "kvcache", folder),

@@ -67,7 +67,10 @@ def _show(url: str, ready: dict[str, Any], serve: ServeState | None, scheduler: 
     console.print(f"gateway {url}: {said}", highlight=False, soft_wrap=True)
     if serve is not None:
         pids = ", ".join(f"{name} {pid}" for name, pid in serve.pids.items())
+        restarts = ", ".join(f"{name} {num} times" for name, num in serve.num_restarts.items())
         console.print(f"octavo serve {serve.pid}, its processes: {pids}", highlight=False, soft_wrap=True)
+        if restarts:
+            console.print(f"started again after an unexpected end: {restarts}", highlight=False, soft_wrap=True)
     if scheduler is None:
         console.print("the scheduler is not known here; name it with --scheduler-addr to see workers, queue and cache")
         return

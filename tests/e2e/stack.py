@@ -48,7 +48,7 @@ class Stack:
         self.http_port, self.grpc_port = free_port(), free_port()
         self.log = folder / f"serve-{self.http_port}.log"
         self._runtime = Path(tempfile.mkdtemp(prefix="octavo"))  # pytest's folders are too deep for a socket's path
-        self._environ = {**os.environ, "XDG_RUNTIME_DIR": str(self._runtime), **(environ or {})}
+        self.environ = {**os.environ, "XDG_RUNTIME_DIR": str(self._runtime), **(environ or {})}
         if "--dtype" not in flags:
             flags = (*flags, "--dtype", "float32")
         self._argv = [sys.executable, "-m", "octavo.cli", "serve", *flags]
@@ -65,7 +65,7 @@ class Stack:
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(self._argv, stdout=log, stderr=log, env=self._environ)
+            self.process = subprocess.Popen(self._argv, stdout=log, stderr=log, env=self.environ)
         deadline = time.monotonic() + START_LIMIT_S
         while not self.is_ready():
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -1,24 +1,31 @@
-"""`octavo serve` as a whole: an answer is finished before it stops, a death is told, and nothing is left behind."""
+"""`octavo serve` as a whole: what dies comes back, restarts fail no request, and nothing is left behind."""
 
 import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
+import grpc
 import httpx
 import pytest
+from openai import OpenAI, OpenAIError
 
 from octavo.cli import runtime
 from octavo.cli.runtime import ServeState
-from tests.e2e.stack import STOP_LIMIT_S, Stack
+from octavo.inference.v1.inference_pb2_grpc import InferenceServiceStub
+from tests.e2e.stack import Stack, greedy
 from tests.octavo.cli.program import octavo
 
 NUM_TOKENS = 200
+READY_LIMIT_S = 90.0  # for a service to come back, a busy machine included
 
 
 @contextmanager
@@ -52,9 +59,9 @@ def are_gone(state: ServeState) -> bool:
 
 def stream(stack: Stack, lines: list[str], begun: threading.Event) -> None:
     body = {"prompt": [5, 6, 7], "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True, "temperature": 0}
-    body |= {"model": "", "stream_options": {"include_usage": True}}
+    body |= {"model": "", "stream_options": {"include_usage": True}, "return_token_ids": True}
     body["model"] = httpx.get(f"{stack.url}/v1/models").json()["data"][0]["id"]
-    with httpx.stream("POST", f"{stack.url}/v1/completions", json=body, timeout=60) as answer:
+    with httpx.stream("POST", f"{stack.url}/v1/completions", json=body, timeout=READY_LIMIT_S) as answer:
         for line in answer.iter_lines():
             lines.append(line)
             begun.set()
@@ -77,15 +84,134 @@ def test_running_answer_is_finished_before_the_server_stops(tmp_path: Path):
     assert are_gone(state)
 
 
+def completion(stack: Stack) -> list[int]:
+    """Token ids of the answer that `stream` asks for, once the server is ready to give it."""
+    deadline = time.monotonic() + READY_LIMIT_S
+    while not stack.is_ready():
+        assert time.monotonic() < deadline, f"not ready again:\n{stack.log.read_text()[-4000:]}"
+        time.sleep(0.1)
+    lines: list[str] = []
+    stream(stack, lines, threading.Event())
+    return ids(lines)
+
+
+def ids(lines: list[str]) -> list[int]:
+    """Token ids of a whole stream."""
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    assert "data: [DONE]" in lines, f"the stream broke off: {lines[-3:]}"
+    return [token_id for event in events for choice in event["choices"] for token_id in choice.get("token_ids") or ()]
+
+
+def until_restarted(stack: Stack, name: str, pid: int) -> ServeState:
+    """What the server says of itself once another process is in the place of `pid`."""
+    deadline = time.monotonic() + READY_LIMIT_S
+    while True:
+        (state,) = runtime.running({"XDG_RUNTIME_DIR": str(stack._runtime)})
+        if state.pids.get(name, pid) != pid:
+            return state
+        assert time.monotonic() < deadline, f"{name} was not started again:\n{stack.log.read_text()[-4000:]}"
+        time.sleep(0.05)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["gateway", "scheduler", "worker-0", "kvcache", "redis"])
-def test_death_of_a_service_is_told_and_ends_all(tmp_path: Path, victim: str):
-    with served(tmp_path) as (stack, state):
-        os.kill(state.pids[victim], signal.SIGKILL)
-        assert stack.process is not None
-        assert stack.process.wait(STOP_LIMIT_S) == 1
-    assert f"{victim:10} ended unexpectedly with signal SIGKILL" in stack.log.read_text()
-    assert are_gone(state)
+def test_death_of_each_service_is_told_and_mended_and_streams_go_on(tmp_path: Path):
+    with served(tmp_path) as (stack, first):
+        state = first
+        undisturbed = completion(stack)
+        for victim in ("redis", "kvcache", "scheduler", "worker-0"):
+            lines: list[str] = []
+            begun = threading.Event()
+            client = threading.Thread(target=stream, args=(stack, lines, begun))
+            client.start()
+            assert begun.wait(READY_LIMIT_S)
+            os.kill(state.pids[victim], signal.SIGKILL)
+            client.join()
+            assert ids(lines) == undisturbed, victim
+            state = until_restarted(stack, victim, state.pids[victim])
+            assert f"{victim:10} ended with signal SIGKILL; restarting at once (1 of 10 within" in stack.log.read_text()
+        os.kill(state.pids["gateway"], signal.SIGKILL)
+        state = until_restarted(stack, "gateway", state.pids["gateway"])
+        assert completion(stack) == undisturbed
+        assert set(state.num_restarts.values()) == {1}
+        assert len(state.num_restarts) == len(state.pids) == 5
+        assert stack.stop() == 0
+        assert are_gone(state)
+
+
+class Users:
+    """Ask again and again, some over HTTP and one over gRPC, and never try a second time; remember what failed."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.failures: list[str] = []
+        self.num_answers = 0
+        self._stack = stack
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(one,)) for one in (*[self._http] * 3, self._grpc)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, one: Callable[[], Iterator[None]]) -> None:
+        asking = one()
+        while not self._is_over.is_set():
+            try:
+                next(asking)
+                self.num_answers += 1
+            except (OpenAIError, grpc.RpcError) as failure:
+                self.failures.append(repr(failure))
+                asking = one()
+
+    def _http(self) -> Iterator[None]:
+        client = OpenAI(base_url=f"{self._stack.url}/v1", api_key="none", max_retries=0, timeout=READY_LIMIT_S)
+        while True:
+            answer = client.completions.create(
+                model="", prompt="One, two,", max_tokens=20, stream=True, extra_body={"ignore_eos": True}
+            )
+            assert [chunk.choices[0].finish_reason for chunk in answer][-1] == "length"
+            yield
+
+    def _grpc(self) -> Iterator[None]:
+        with grpc.insecure_channel(self._stack.target) as channel:
+            while True:
+                list(InferenceServiceStub(channel).Generate(greedy([5, 6, 7], max_tokens=10), timeout=READY_LIMIT_S))
+                yield
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_rolling_restart_under_load_fails_no_request(tmp_path: Path):
+    with served(tmp_path) as (stack, before), Users(stack) as users:
+        environ = {**os.environ, "XDG_RUNTIME_DIR": str(stack._runtime)}
+        command = [sys.executable, "-m", "octavo.cli", "restart"]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stderr
+        told = [line.partition(":")[0] for line in done.stdout.splitlines()]
+        assert told == ["worker-0", "scheduler", "kvcache", "gateway"]
+        assert "gateway: a new one took over after" in done.stdout
+        while is_alive(before.pids["gateway"]):
+            time.sleep(0.1)
+        num_answers = users.num_answers
+        while users.num_answers < num_answers + 4 and not users.failures:
+            time.sleep(0.1)
+        assert users.failures == []
+        (after,) = runtime.running(environ)
+        assert not set(after.pids.values()) & {pid for name, pid in before.pids.items() if name != "redis"}
+        assert after.num_restarts == {}
+
+
+@pytest.mark.slow
+async def test_restart_says_what_it_does_not_know(stack: Stack):
+    environ = {"XDG_RUNTIME_DIR": str(stack._runtime)}
+    done = await octavo("restart", "workr", environ=environ)
+    assert (done.status, done.out) == (1, "")
+    assert "octavo restart: no service workr; did you mean worker?" in done.err
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """A gateway without clients: submits and cancels on a Session, and collects what comes back."""
 
 import asyncio
+import contextlib
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ class FakeGateway:
             gateway_id="g0", incarnation=incarnation, tokenizer_digest=tokenizer_digest
         )  # fmt: skip
         self._call: Any = None
+        self._writing = asyncio.Lock()
+        self._num_sent = self._num_received = 0  # on this stream
         self._changed = asyncio.Event()
         self.state = pb.ServingState()
         self.num_messages = 0
@@ -34,11 +37,21 @@ class FakeGateway:
     async def run(self, channel: grpc.aio.Channel) -> None:
         self._is_new = True
         self._call = call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Session()
-        await call.write(pb.SessionRequest(hello=self._hello))
+        self._num_sent = self._num_received = 0
+        await self._write(hello=self._hello)
+        heart = asyncio.create_task(self._beat(call))
         try:
             async for message in call:
-                self._take(message)
+                if call is not self._call:
+                    break  # another stream has taken over
+                if message.seq > self._num_received:
+                    assert message.seq == self._num_received + 1, f"{message.seq} came after {self._num_received}"
+                    self._num_received = message.seq
+                    self._take(message)
+            if call is not self._call:
+                await asyncio.Event().wait()  # as if it had forgotten this one
         finally:
+            heart.cancel()
             call.cancel()
 
     async def submit(self, num: int, prompt: Sequence[int], max_tokens: int = 10, **fields: Any) -> None:
@@ -51,10 +64,10 @@ class FakeGateway:
             sampling=common_pb2.SamplingParams(top_p=1.0, repetition_penalty=1.0),
             **fields,
         )
-        await self._call.write(pb.SessionRequest(submit=submit))
+        await self._write(submit=submit)
 
     async def cancel(self, num: int) -> None:
-        await self._call.write(pb.SessionRequest(cancel=pb.Cancel(request_num=num)))
+        await self._write(cancel=pb.Cancel(request_num=num))
 
     def drop(self) -> None:
         """Lose the stream."""
@@ -70,8 +83,19 @@ class FakeGateway:
         await self.until(lambda: num in self.finished or num in self.rejected)
         return self.finished[num]
 
+    async def _write(self, **message: Any) -> None:
+        async with self._writing:
+            self._num_sent += 1
+            await self._call.write(pb.SessionRequest(seq=self._num_sent, **message))
+
+    async def _beat(self, call: Any) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while call is self._call:
+                await asyncio.sleep(1)
+                await self._write(beat=pb.Beat(last_received_seq=self._num_received))
+
     def _take(self, message: pb.SessionResponse) -> None:
-        self.num_messages += 1
+        self.num_messages += not message.HasField("beat")
         if message.HasField("state"):
             self.state = message.state
             self.num_streams += self._is_new

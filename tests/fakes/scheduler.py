@@ -1,6 +1,8 @@
 """A scheduler that keeps the Session contract and needs no worker: every answer repeats its prompt, token by token."""
 
 import asyncio
+import itertools
+import time
 from array import array
 from collections.abc import AsyncIterator
 from typing import Any
@@ -22,6 +24,9 @@ class FakeScheduler(SchedulerServiceServicer):
         self.state = pb.ServingState(ready=True, model={"name": "tiny", "max_model_len": 4096, "vocab_size": 512})
         self.step_s = 0.001
         self.is_cut = asyncio.Event()  # ends the stream, once
+        self.beat_s = 1.0  # between two signs of life
+        self.is_leaving = False  # says so, and looks at nothing any more
+        self.num_received = 0  # on this stream
         self._live: dict[int, tuple[pb.Submit, int]] = {}  # request -> (as submitted, tokens generated)
         self._events = pb.Events()
 
@@ -33,17 +38,28 @@ class FakeScheduler(SchedulerServiceServicer):
         self._live.clear()
         listener = asyncio.create_task(self._listen(requests))
         context.add_done_callback(lambda _: listener.cancel())
-        await context.write(pb.SessionResponse(state=self.state))
+        seqs = itertools.count(1)
+        await context.write(pb.SessionResponse(state=self.state, seq=next(seqs)))
+        beaten_s = time.monotonic()
         while not self.is_cut.is_set():
-            self._step()
+            if not self.is_leaving:
+                self._step()
+            elif not self.state.draining:
+                self.state = pb.ServingState(draining=True, reason="draining", model=self.state.model)
+                await context.write(pb.SessionResponse(state=self.state, seq=next(seqs)))
             if self._events.ByteSize():
                 events, self._events = self._events, pb.Events()
-                await context.write(pb.SessionResponse(events=events))
+                await context.write(pb.SessionResponse(events=events, seq=next(seqs)))
+            if time.monotonic() - beaten_s >= self.beat_s:
+                beaten_s = time.monotonic()
+                beat = pb.Beat(last_received_seq=self.num_received)
+                await context.write(pb.SessionResponse(beat=beat, seq=next(seqs)))
             await asyncio.sleep(self.step_s)
         self.is_cut.clear()
 
     async def _listen(self, requests: AsyncIterator[pb.SessionRequest]) -> None:
         async for message in requests:
+            self.num_received = message.seq
             match message.WhichOneof("message"):
                 case "hello":
                     self.hellos.append(message.hello)
@@ -56,6 +72,8 @@ class FakeScheduler(SchedulerServiceServicer):
                         self._finish(message.cancel.request_num, pb.FINISH_REASON_CANCELLED)
 
     def _take(self, num: int, submit: pb.Submit) -> None:
+        if self.is_leaving:
+            return
         if self.refusal is not None:
             self._events.rejected.add(request_num=num, failure=self.refusal)
             return

@@ -25,12 +25,23 @@ class Stream:
         self.results: asyncio.Queue[worker_pb2.StepResult] = asyncio.Queue()
         self.heartbeats: asyncio.Queue[worker_pb2.Heartbeat] = asyncio.Queue()
         self.outgoing: asyncio.Queue[worker_pb2.ConnectResponse | None] = asyncio.Queue()
+        self.beating: asyncio.Future[None] | None = None
         self.has_left = False  # the worker said so
         self.is_broken = False
         self.ended = asyncio.Event()  # the worker closed its side
 
     def send(self, **message: Any) -> None:
         self.outgoing.put_nowait(worker_pb2.ConnectResponse(**message))
+
+    async def beat(self) -> None:
+        """Signs of life, as long as it is not told otherwise."""
+        while True:
+            await asyncio.sleep(0.5)
+            self.send(beat=worker_pb2.Beat())
+
+    def fall_silent(self) -> None:
+        if self.beating is not None:
+            self.beating.cancel()
 
     def hang_up(self) -> None:
         """End the stream in good order."""
@@ -59,11 +70,13 @@ class SchedulerLinkServer(worker_pb2_grpc.WorkerLinkServiceServicer):
         if self.welcomes:
             welcome = worker_pb2.Welcome(scheduler_incarnation=7, acked_seq=self.acked_seq)
             yield worker_pb2.ConnectResponse(welcome=welcome)
+            stream.beating = asyncio.ensure_future(stream.beat())
         self.streams.put_nowait(stream)
         reading = asyncio.ensure_future(self._read(requests, stream))
         while (message := await stream.outgoing.get()) is not None:
             yield message
         reading.cancel()
+        stream.fall_silent()
         if stream.is_broken:
             raise Failed(Failure(code=grpc.StatusCode.UNAVAILABLE, reason="BROKEN", message="the socket was closed"))
 

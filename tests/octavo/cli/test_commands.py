@@ -32,7 +32,13 @@ def test_command_like_no_other_points_to_help(capsys: pytest.CaptureFixture[str]
     assert "see octavo help" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["pull", "chat", "generate", "bench", "status", "doctor"])
+@pytest.mark.parametrize("command", ["nosuch", "zzz"])
+def test_help_of_a_command_that_is_like_no_other_points_to_help(command: str, capsys: pytest.CaptureFixture[str]):
+    assert commands.main(["help", command]) == 2
+    assert capsys.readouterr().err == f"octavo: unknown command {command}; see octavo help\n"
+
+
+@pytest.mark.parametrize("command", ["pull", "chat", "generate", "bench", "status", "restart", "doctor"])
 def test_help_of_a_command_is_its_own(command: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as ended:
         commands.main(["help", command])

@@ -9,6 +9,7 @@ from octavo.cli import doctor_checks
 from octavo.cli.doctor_checks import Verdict
 from octavo.cli.ports import Endpoint
 from octavo.cli.redis_server import MISSING, RedisNotFound
+from octavo.cli.runtime import ServeState
 
 
 def no_redis() -> Path:
@@ -74,6 +75,19 @@ def test_model_that_is_not_here_is_advice(tmp_path: Path):
 def test_taken_port_is_advice_with_its_holder():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        finding = doctor_checks.port(Endpoint(host="127.0.0.1", port=port, flag="--port"))
+        finding = doctor_checks.port(Endpoint(host="127.0.0.1", port=port, flag="--port"), [])
     assert finding.verdict is Verdict.ADVICE
     assert "taken by process" in finding.to_do
+
+
+@pytest.mark.parametrize("which", ["http", "grpc"])
+def test_port_of_ones_own_server_is_as_it_should_be(which: str):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        serve = ServeState(
+            pid=7, http_url=f"http://127.0.0.1:{port if which == 'http' else 1}", scheduler_addr="unix:/s",
+            grpc_addr=f"127.0.0.1:{port if which == 'grpc' else 1}", kvcache_addr="unix:/k", control_socket="/c",
+        )  # fmt: skip
+        finding = doctor_checks.port(Endpoint(host="127.0.0.1", port=port, flag="--port"), [serve])
+    assert (finding.verdict, finding.to_do) == (Verdict.OK, "")
+    assert "your octavo serve (process 7)" in finding.found

@@ -41,3 +41,11 @@ def test_nobody_holds_a_free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert ports.holder(port) is None
+
+
+def test_process_listens_on_what_it_listens_on():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert ports.listens(os.getpid(), port)
+        assert not ports.listens(os.getppid(), port)
+    assert not ports.listens(os.getpid(), port)

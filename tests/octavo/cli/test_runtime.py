@@ -23,7 +23,7 @@ def place() -> Iterator[Path]:
 def state(pid: int) -> ServeState:
     return ServeState(
         pid=pid, http_url="http://127.0.0.1:1", grpc_addr="127.0.0.1:2", scheduler_addr="unix:/s",
-        kvcache_addr="unix:/k", pids={"gateway": 7},
+        kvcache_addr="unix:/k", control_socket="/c", pids={"gateway": 7},
     )  # fmt: skip
 
 

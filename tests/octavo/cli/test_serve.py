@@ -48,6 +48,16 @@ async def test_taken_ports_are_all_told_before_anything_starts():
     assert "choose another with --grpc-port" in told[1]
 
 
+async def test_taken_port_does_not_hide_a_wrong_model(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as http:
+        port = http.getsockname()[1]
+        done = await octavo("serve", str(tmp_path / "absent.gguf"), "--port", str(port), "--grpc-port", "18998")
+    assert (done.status, done.out) == (1, "")
+    taken, absent = done.err.splitlines()
+    assert f"127.0.0.1:{port} is taken" in taken
+    assert "absent.gguf" in absent
+
+
 async def test_model_that_is_nowhere_is_told_before_anything_starts(tmp_path: Path):
     done = await octavo("serve", str(tmp_path / "absent.gguf"), "--port", "18999", "--grpc-port", "18998")
     assert done.status == 1

@@ -100,6 +100,15 @@ def test_help_shows_each_setting_once_with_its_variable(capsys: pytest.CaptureFi
     assert "--worker-dtype" not in out
 
 
+def test_help_names_what_serve_chooses_instead_of_the_services_defaults(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        serve_flags.parse(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "127.0.0.1:50053" not in shown
+    assert "redis://127.0.0.1:6379" not in shown
+    assert "[default: a Unix socket; OCTAVO_SCHEDULER_KVCACHE_ADDR]" in shown
+
+
 def test_help_names_each_service_whose_default_differs(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         serve_flags.parse(["--help"])

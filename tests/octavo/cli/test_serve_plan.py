@@ -41,6 +41,15 @@ def test_services_meet_on_sockets_in_the_private_folder():
     assert variables(planned, "worker-0")["OCTAVO_WORKER_WORKER_ID"] == "worker-0"
 
 
+def test_gateways_overlap_unless_that_is_switched_off():
+    assert plan().gateways_overlap
+    assert variables(plan(), "gateway")["OCTAVO_GATEWAY_REUSE_PORT"] == "true"
+    switched_off = {"OCTAVO_GATEWAY_REUSE_PORT": "false"}
+    for without in (plan("--no-reuse-port"), plan(environ=switched_off)):
+        assert not without.gateways_overlap
+        assert variables(without, "gateway")["OCTAVO_GATEWAY_REUSE_PORT"] == "false"
+
+
 def test_only_the_public_ports_are_opened():
     assert [str(endpoint) for endpoint in plan().endpoints] == ["127.0.0.1:8000", "127.0.0.1:50051"]
 
@@ -114,6 +123,10 @@ def test_every_interface_is_reached_by_this_machines_address():
     ("", {"OCTAVO_SERVE_NUM_WORKER": "2"}, "WORKER; did you mean OCTAVO_SERVE_NUM_WORKERS?"),
     ("", {"OCTAVO_REDIS_URL": "r"}, "OCTAVO_REDIS_URL; did you mean OCTAVO_KVCACHE_REDIS_URL?"),
     ("", {"OCTAVO_MODLE": "m"}, "OCTAVO_MODLE; did you mean OCTAVO_MODEL?"),
+    ("", {"OCTAVO_PROT": "80"}, "OCTAVO_PROT; did you mean OCTAVO_GATEWAY_PORT?"),
+    ("", {"OCTAVO_DTYP": "m"}, "OCTAVO_DTYP; did you mean OCTAVO_WORKER_DTYPE?"),
+    ("", {"OCTAVO_ZZZ": "m"}, "OCTAVO_ZZZ; this service reads OCTAVO_<SERVICE>_<FIELD>, see --help"),
+    ("--port abc", {}, "octavo serve: --port wants an int, got 'abc'"),
     ("--max-num-seqs many", {}, "--max-num-seqs wants an int"),
     ("--dtype float8", {}, "--dtype wants one of"),
     ("--block-size 17", {}, "block_size is 17"),
