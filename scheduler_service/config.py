@@ -51,6 +51,8 @@ class Queue:
     max_tenant_queue_len: int = 0  # requests of one tenant that may wait; more get TENANT_QUOTA; 0 = any number
     max_queue_wait_s: float = 0.0  # seconds to its first token that a request may be predicted; one that would take
     #   longer is refused with QUEUE_FULL and told when to come back; 0 = any time
+    no_worker_timeout_s: float = 30.0  # seconds without any worker after which requests end with NO_WORKER; longer than
+    #   a worker takes to restart
 
     def __post_init__(self) -> None:
         _check_at_least("max_queue_len", self.max_queue_len, 1)
@@ -58,6 +60,8 @@ class Queue:
         _check_at_least("max_tenant_queue_len", self.max_tenant_queue_len, 0)
         if not 0 <= self.max_queue_wait_s < math.inf:
             raise ValueError(f"max_queue_wait_s must be 0 or more seconds, got {self.max_queue_wait_s:g}")
+        if not 0 < self.no_worker_timeout_s < math.inf:
+            raise ValueError(f"no_worker_timeout_s must be more than 0 seconds, got {self.no_worker_timeout_s:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,7 @@ class SchedulerConfig:
             max_queued_tokens=queue.max_queued_tokens,
             max_tenant_queue_len=queue.max_tenant_queue_len,
             max_queue_wait_s=queue.max_queue_wait_s,
+            no_worker_timeout_s=queue.no_worker_timeout_s,
             long_prefill_token_threshold=scheduling.long_prefill_token_threshold,
             is_chunked_prefill=scheduling.enable_chunked_prefill,
             watermark=scheduling.watermark,

@@ -16,7 +16,6 @@ from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
 from scheduler_service.core.request import Entry, Request, Status
-from scheduler_service.failures import NO_WORKER_AFTER_S
 from scheduler_service.gateway_session import GRACE_S, GatewaySession
 from scheduler_service.kvcache_client import KVCacheClient
 from scheduler_service.placer import Placer
@@ -311,7 +310,7 @@ class Engine:
     def _wait_for_worker(self, ticket: Ticket) -> None:
         ticket.request.waited_for = "loading"
         if ticket.no_worker is None:
-            ticket.no_worker = loop_clock.call_later(NO_WORKER_AFTER_S, self._without_worker, ticket)
+            ticket.no_worker = loop_clock.call_later(self._limits.no_worker_timeout_s, self._without_worker, ticket)
 
     def _without_worker(self, ticket: Ticket) -> None:
         ticket.no_worker = None

@@ -19,7 +19,6 @@ from scheduler_service.core.rejection import (
 from scheduler_service.core.request import MAX_FAULTS
 from scheduler_service.worker_hello import Hello
 
-NO_WORKER_AFTER_S = 30.0  # without a worker, after which a request fails
 RETRY_AFTER_S = 5.0  # for what passes when another process has come
 
 STATUSES: StatusTable = {
@@ -63,7 +62,8 @@ def ended(
             return Failure(
                 code=grpc.StatusCode.UNAVAILABLE,
                 reason=reason,
-                message=f"no worker has been attached for {NO_WORKER_AFTER_S:g} s; try again when one is back",
+                message=f"no worker came within no_worker_timeout_s, {waited_s:.1f} s after it was sent; "
+                "try again when one is back",
                 metadata=figures,
                 retry_after_s=RETRY_AFTER_S,
             )

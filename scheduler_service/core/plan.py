@@ -30,6 +30,7 @@ class Limits:
     max_queued_tokens: int = 0  # to be computed for those who wait; 0 = no bound
     max_tenant_queue_len: int = 0  # requests of one tenant that wait; 0 = no bound
     max_queue_wait_s: float = 0.0  # predicted, until a newcomer's first token; 0 = no bound
+    no_worker_timeout_s: float = 30.0  # without a worker, after which a request fails
     long_prefill_token_threshold: int = 0
     is_chunked_prefill: bool = True
     watermark: float = 0.0

@@ -23,6 +23,7 @@ from tests.chaos.tcp_proxy import HOST
 
 START_LIMIT_S = 90.0
 LOOK_AGAIN_S = 0.1
+NO_WORKER_TIMEOUT_S = 120  # a worker killed on a busy machine may take a minute to load
 SESSION = "/octavo.scheduler.v1.SchedulerService/Session"
 WORKER_LINK = "/octavo.worker.v1.WorkerLinkService/Connect"
 PLAN_STEP = "/octavo.kvcache.v1.KVCacheService/PlanStep"
@@ -156,6 +157,7 @@ class Stack:
                 *("scheduler", "scheduler_service", "--listen-addr", self.scheduler_addr),
                 *("--kvcache-addr", self._dialled("scheduler-kvcache")),
                 *("--metrics-port", self._ports["scheduler-metrics"]),
+                *("--no-worker-timeout-s", NO_WORKER_TIMEOUT_S),
             ),
             _service(
                 *("kvcache", "kvcache_service", "--listen-addr", self.kvcache_addr, "--metrics-port", 0),

@@ -52,6 +52,11 @@ async def waiting(stack: Stack, num: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def status(stack: Stack) -> str:
+    shown = await octavo("status", "--url", stack.url, "--scheduler-addr", str(stack.state["scheduler_addr"]))
+    return shown.out
+
+
 async def refusal(stub: InferenceServiceStub, tenant: str) -> errors.Failure:
     """Why a request is not taken."""
     with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -111,9 +116,10 @@ def test_status_shows_who_waits_for_what(stack: Stack) -> None:
         async with occupied(stack), httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
             first = asyncio.create_task(complete(http, "acme"))
             await waiting(stack, 1)
-            shown = await octavo("status", "--url", stack.url, "--scheduler-addr", str(stack.state["scheduler_addr"]))
+            while "1 max_seqs" not in (shown := await status(stack)) and not first.done():  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.1)  # no plan has been made with it yet
             first.cancel()
-            return shown.out
+            return shown
 
     shown = asyncio.run(run())
     assert "served fair" in shown

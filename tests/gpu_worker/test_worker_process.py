@@ -60,7 +60,9 @@ async def test_a_second_signal_ends_it_although_the_scheduler_does_not_let_it_go
             *("--model", str(gqa_folder), "--scheduler-addr", fake.address, "--metrics-port", "0"),
             *("--listen-addr", f"unix:{tmp_path}/worker.sock", "--num-blocks", "64", "--dtype", "float32"),
         )
+        fake.releases = False
         stream = await asyncio.wait_for(fake.streams.get(), 30)
+        await asyncio.wait_for(stream.heartbeats.get(), 10)  # it has read the welcome by then; else it would just leave
         process.send_signal(signal.SIGTERM)
         while not (await asyncio.wait_for(stream.heartbeats.get(), 10)).draining:
             pass

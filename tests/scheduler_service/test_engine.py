@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from octavo.scheduler.v1 import scheduler_pb2 as pb
 from octavo.scheduler.v1 import scheduler_pb2_grpc
-from scheduler_service import engine
 from scheduler_service.core.plan import Limits
 from tests.fakes.gateway import FakeGateway
 from tests.fakes.paged_worker import continuation
@@ -145,13 +142,13 @@ async def test_submits_wait_for_a_worker(stack: Stack) -> None:
     assert gateway.tokens[1] == continuation(PROMPT, 10)
 
 
-async def test_without_a_worker_for_too_long_requests_fail(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "NO_WORKER_AFTER_S", 0.1)
-    gateway = FakeGateway()
-    await stack.dial(gateway)
-    await gateway.until(lambda: gateway.state.scheduler_incarnation)
-    await gateway.submit(1, PROMPT)
-    finished = await gateway.end_of(1)
+async def test_without_a_worker_for_too_long_requests_fail(tmp_path: Path) -> None:
+    async with stacks.started(tmp_path, limits=Limits(no_worker_timeout_s=0.1)) as stack:
+        gateway = FakeGateway()
+        await stack.dial(gateway)
+        await gateway.until(lambda: gateway.state.scheduler_incarnation)
+        await gateway.submit(1, PROMPT)
+        finished = await gateway.end_of(1)
     assert finished.failure.reason == "NO_WORKER"
     assert finished.failure.retry_after.seconds > 0
 
