@@ -100,9 +100,12 @@ class MetadataWriter:
         try:
             if not self.is_connected:
                 await answered(self.client.ping())
-                self._reached()
+            if self._was_lost:
+                self._note_all()
             await self._write_owed()
             has_more = await self._write_journals()
+            if not self.is_connected:
+                self._reached()
         except FAILURES as error:
             await self._lost(error)
             has_more = False
@@ -199,7 +202,7 @@ class MetadataWriter:
             journal.note((), time.monotonic())
 
     async def _lost(self, error: Exception) -> None:
-        """Redis did not take a write. Another server may be the one to talk to from now on."""
+        """Redis did not take a write, or does not answer. Another server may be the one to talk to from now on."""
         self.num_errors += 1
         if not self._was_lost:
             _log.warning("redis_lost", error=str(error), next_try_in_s=FIRST_RETRY_S, longest_retry_s=LONGEST_RETRY_S)
@@ -209,7 +212,6 @@ class MetadataWriter:
         self.client = redis_client.client(self._url)
 
     def _reached(self) -> None:
+        """It has taken what there was to write: one that is full, or a replica, answers and takes nothing."""
         _log.info("redis_reached", num_pools=len(self.journals))
-        if self._was_lost:
-            self._note_all()
         self.is_connected, self._was_lost = True, False

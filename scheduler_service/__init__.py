@@ -3,12 +3,13 @@
 It knows no text, no tensors and no block pool. Where to look:
 
 core/                the rules, pure; `core/scheduler.py` is one worker's scheduler
-engine.py            requests from submit to finish, and the gateways they came from
-placer.py            which worker gets a request  workers.py           which workers are attached
+engine.py            requests, submit to finish   gateways.py         who is connected, or may be back soon
+placer.py            which worker gets a request  workers.py          which workers are attached
 worker_loop.py       plan, ask, settle, send: one loop per worker, one step ahead
 inbox.py             what waits for a plan        worker_core.py      the scheduler of a new worker
-kvcache_client.py    the PlanStep stream          worker_link.py       the Connect stream of each worker
-gateway_session.py   one gateway's requests       session_stream.py    its Session stream: numbers, signs of life
+kvcache_client.py    the PlanStep stream          worker_pool.py      whether a worker's pool is open
+worker_link.py       each worker's Connect stream
+gateway_session.py   one gateway's requests       session_stream.py   its Session stream: numbers, signs of life
 servicer.py          the gRPC methods
 failures.py          how errors look to gateways and workers: the status table, and those that need more than a row
 tickets.py           what the shell keeps of a request: who asked, and when what happened

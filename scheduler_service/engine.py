@@ -1,4 +1,4 @@
-"""Requests from submit to finish, and the gateways they came from; which worker serves one is the placer's choice."""
+"""Requests from submit to finish; which worker serves one is the placer's choice."""
 
 import asyncio
 import secrets
@@ -16,16 +16,15 @@ from scheduler_service.core.plan import Limits
 from scheduler_service.core.policy import Policy
 from scheduler_service.core.rejection import Rejected
 from scheduler_service.core.request import Entry, Request, Status
-from scheduler_service.gateway_session import GRACE_S, GatewaySession
+from scheduler_service.gateway_session import GatewaySession
+from scheduler_service.gateways import Gateways
 from scheduler_service.kvcache_client import KVCacheClient
 from scheduler_service.placer import Placer
 from scheduler_service.reports import Reporter
 from scheduler_service.serving import Model, ServingState
-from scheduler_service.session_stream import SessionStream
 from scheduler_service.tickets import Submission, Ticket
 from scheduler_service.workers import Owner, Workers
 
-TELL_S: Final = 0.5  # between two looks at what time alone changes
 HANDOVER_S: Final = 0.5  # at the end, for the results of the steps in hand; what comes later is computed again
 
 _log = logs.get(__name__)
@@ -58,7 +57,6 @@ class Engine:
     ) -> None:
         self.incarnation = secrets.randbits(63)
         self.started_s = time.monotonic()
-        self.gateways: dict[int, GatewaySession] = {}  # by incarnation
         self.kvcache = kvcache
         self._reporter = reporter
         self._tickets = reporter.tickets
@@ -83,7 +81,9 @@ class Engine:
         )
         self._placer = Placer(kvcache, reporter.tickets, lambda: self.workers.promising_loops)
         self._placing = tasks.create_task(self._placer.run(), name="placer")
-        self._telling = tasks.create_task(self._keep_told(), name="keep-told")
+        self.gateways = Gateways(
+            serving=self.serving, unclaimed=lambda ticket: self._end(ticket, Status.ABORTED), tasks=tasks
+        )
 
     @property
     def num_open_requests(self) -> int:
@@ -114,13 +114,7 @@ class Engine:
             )
         if not self.workers.open_loops:
             self._wait_for_worker(ticket)
-        if not self.workers.open_loops and not submission.was_submitted:
-            try:
-                rejection.check_queue(
-                    ticket.request, self._placer.backlog, self._limits, drain=DrainRate(), now_s=ticket.request.arrival
-                )
-            except Rejected as rejected:
-                self._rejected(ticket.request, rejected)
+            if not submission.was_submitted and not self._may_wait(ticket.request):
                 return
         self._placer.add(ticket.request, Entry.MOVED if submission.was_submitted else Entry.NEW)
         self.workers.hurry()
@@ -136,19 +130,7 @@ class Engine:
         """A gateway's stream has come; the same incarnation keeps its requests. Raises Failed when the process ends."""
         if self._is_handing_over:
             raise Failed(failures.draining())
-        gateway = self.gateways.get(incarnation)
-        if gateway is None:
-            gateway = self.gateways[incarnation] = GatewaySession(gateway_id, incarnation, tokenizer_digest)
-        elif gateway.grace is None:
-            self._begin_grace(gateway)  # for what it does not submit again: the cancel may have been lost
-        _log.info("gateway_connected", gateway_id=gateway_id, num_requests=len(gateway.tickets))
-        return gateway
-
-    def disconnect(self, gateway: GatewaySession, stream: SessionStream) -> None:
-        """A gateway's stream was lost; its requests end unless it is back in time."""
-        if gateway.lost(stream):
-            _log.info("gateway_lost", gateway_id=gateway.gateway_id, num_requests=len(gateway.tickets))
-            self._begin_grace(gateway)
+        return self.gateways.connect(gateway_id, incarnation, tokenizer_digest)
 
     def serving(self, gateway: GatewaySession | None = None) -> ServingState:
         """What a gateway, or anybody, is told."""
@@ -172,7 +154,7 @@ class Engine:
     async def drain(self, limit_s: float | None = None) -> int:
         """Refuse new requests; return how many are open when none is left or the limit has passed."""
         self._is_draining = True
-        self._tell_gateways()
+        self.gateways.tell()
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._reporter.all_closed()
@@ -185,23 +167,19 @@ class Engine:
         """
         self._is_draining = self._is_handing_over = True
         self._placing.cancel()
-        self._tell_gateways()
+        self.gateways.tell()
         await self.workers.hand_over(HANDOVER_S)
         self._reporter.let_go()
-        for gateway in self.gateways.values():
-            gateway.close()
+        self.gateways.close()
         _log.info("handed_over", num_requests=self.num_open_requests, num_gateways=len(self.gateways))
 
     def stop(self) -> None:
         """End every task."""
         self._placing.cancel()
-        self._telling.cancel()
         self.workers.stop()
+        self.gateways.stop()
         for ticket in self._tickets.values():
             ticket.stop_timers()
-        for gateway in self.gateways.values():
-            if gateway.grace is not None:
-                gateway.grace.cancel()
 
     def _open(self, gateway: GatewaySession, submission: Submission) -> Ticket:
         ticket = Ticket(
@@ -221,6 +199,15 @@ class Engine:
         if self._has_other_tokenizer(gateway):
             return failures.tokenizer_mismatch(self._problem(gateway))
         return None
+
+    def _may_wait(self, request: Request) -> bool:
+        """Whether the queue of those without a worker takes it; if not, its gateway is told so."""
+        try:
+            rejection.check_queue(request, self._placer.backlog, self._limits, drain=DrainRate(), now_s=request.arrival)
+        except Rejected as rejected:
+            self._rejected(request, rejected)
+            return False
+        return True
 
     def _problem(self, gateway: GatewaySession | None) -> str:
         """Why requests cannot be served; empty when they can."""
@@ -281,31 +268,7 @@ class Engine:
                     self._wait_for_worker(ticket)
         self._placer.look_again()
         self.workers.hurry()
-        self._tell_gateways()
-
-    async def _keep_told(self) -> None:
-        """Tell gateways, for ever, what nothing but time brings about: somebody has been silent for too long."""
-        while True:
-            await asyncio.sleep(TELL_S)
-            self._tell_gateways()
-
-    def _tell_gateways(self) -> None:
-        for gateway in self.gateways.values():
-            if gateway.is_connected:
-                gateway.serving(self.serving(gateway))
-
-    def _begin_grace(self, gateway: GatewaySession) -> None:
-        if gateway.grace is not None:
-            gateway.grace.cancel()
-        gateway.grace = loop_clock.call_later(GRACE_S, self._give_up, gateway)
-
-    def _give_up(self, gateway: GatewaySession) -> None:
-        """The grace time is over: what nobody has claimed is no longer wanted."""
-        gateway.grace = None
-        for ticket in gateway.unclaimed:
-            self._end(ticket, Status.ABORTED)
-        if not gateway.is_connected:
-            self.gateways.pop(gateway.incarnation, None)
+        self.gateways.tell()
 
     def _wait_for_worker(self, ticket: Ticket) -> None:
         ticket.request.waited_for = "loading"

@@ -6,7 +6,6 @@ A new stream hears only of requests that it has submitted again, because that sa
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 from octavo.errors import Failure
 from octavo.loop_clock import Timer
@@ -17,8 +16,6 @@ from scheduler_service.serving import ServingState
 from scheduler_service.session_stream import SessionStream
 from scheduler_service.session_wire import Piled
 from scheduler_service.tickets import Ending, Ticket
-
-GRACE_S: Final = 10.0  # between the loss of a gateway's stream and the cancelling of its requests
 
 
 class GatewaySession:

@@ -78,6 +78,9 @@ class KVCacheClient:
         self._asked: dict[_Key, _Asked] = {}
         self._incarnations: dict[_Key, int] = {}  # of the service, when it opened the pool
         self._openings: dict[_Key, int] = {}  # number of the last one
+        self._present = 0  # incarnation of the service, as it last said
+        self._is_doubtful = False  # a call failed or the stream was lost: it may be another service by now
+        self._restarted = asyncio.Event()
         self._outbox: asyncio.Queue[pb.PlanStepRequest] = asyncio.Queue()
         self._is_wanted = asyncio.Event()  # somebody has asked since the stream was lost
         self._call: Any = None
@@ -87,6 +90,15 @@ class KVCacheClient:
     def is_connected(self) -> bool:
         """Whether the service has been heard lately."""
         return self._hearing is not None and self._hearing.silent_s < AWAY_S
+
+    async def restarted(self) -> None:
+        """Return when a service is there that has not opened every pool: a pool without plans shows it nowhere else."""
+        await self._restarted.wait()
+        self._restarted.clear()
+
+    def has_pool(self, hello: Hello) -> bool:
+        """Whether the service of now opened this worker's pool, as far as is known."""
+        return self._incarnations.get(_key(hello)) == self._present
 
     async def open_pool(
         self, hello: Hello, tables: Iterable[DeclaredTable], *, opening: Opening, scheduler_incarnation: int
@@ -105,7 +117,7 @@ class KVCacheClient:
             raise PoolLost(failure.message) from None
         self._heard()
         _check_fingerprint(hello, response)
-        self._incarnations[_key(hello)] = response.kvcache_incarnation
+        self._incarnations[_key(hello)] = self._present = response.kvcache_incarnation
         self._openings[_key(hello)] = opening.number
         _log.info(
             "pool_opened", pool_id=hello.worker_id, opening=opening.number,
@@ -182,6 +194,7 @@ class KVCacheClient:
                 self._outbox.put_nowait(asked.request)
             started_s = time.monotonic()
             problem = await self._run_stream(self._outbox)
+            self._is_doubtful = True
             if not self._is_loss_told:
                 self._is_loss_told = True
                 _log.info("plan_stream_lost", problem=problem, num_unanswered=len(self._asked))
@@ -200,6 +213,8 @@ class KVCacheClient:
                 health = health_pb2_grpc.HealthStub(self._connection.channel)
                 await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_TIMEOUT_S)
                 self._heard()
+                if self._is_doubtful:
+                    await self._look_for_restart()
             except grpc.aio.AioRpcError as error:
                 problem = self._failed(error).message
             if was_connected and not self.is_connected:
@@ -208,6 +223,13 @@ class KVCacheClient:
                 _log.info("kvcache_heard")
             was_connected = self.is_connected
             await asyncio.sleep(CHECK_S if problem else 0)
+
+    async def _look_for_restart(self) -> None:
+        self._is_doubtful = False
+        stats = await self._stub.GetStats(pb.GetStatsRequest(), timeout=ANSWER_TIMEOUT_S)
+        self._present = stats.kvcache_incarnation
+        if any(incarnation != self._present for incarnation in self._incarnations.values()):
+            self._restarted.set()
 
     @property
     def _stub(self) -> kvcache_pb2_grpc.KVCacheServiceStub:
@@ -220,6 +242,7 @@ class KVCacheClient:
 
     def _failed(self, error: grpc.aio.AioRpcError) -> errors.Failure:
         """What a failed call says; a connection on which nothing comes back is replaced."""
+        self._is_doubtful = True
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             self._drop_stream()
         elif error.code() is not grpc.StatusCode.UNAVAILABLE:

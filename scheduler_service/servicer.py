@@ -42,7 +42,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 stream.silence(),
             )
         finally:
-            engine.disconnect(gateway, stream)
+            engine.gateways.disconnect(gateway, stream)
 
     async def GetState(self, request: pb.GetStateRequest, context: Any) -> pb.GetStateResponse:
         engine = self._engine
@@ -53,7 +53,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             workers=[state_wire.worker(loop) for loop in engine.workers.loops],
             gateways=[
                 pb.GatewayState(gateway_id=gateway.gateway_id, num_requests=len(gateway.tickets))
-                for gateway in engine.gateways.values()
+                for gateway in engine.gateways
             ],
             num_unplaced=engine.num_unplaced,
             kvcache_connected=engine.kvcache.is_connected,

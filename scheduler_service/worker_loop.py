@@ -13,8 +13,6 @@ from functools import partial
 from typing import Final
 
 from octavo import logs
-from octavo.client import RETRY_SCHEDULE_S, retry_pause_s
-from octavo.loop_clock import now_s
 from scheduler_service.core.outcome import Settlement
 from scheduler_service.core.placement import Share, num_to_move
 from scheduler_service.core.plan import Grants, Plan, StepStatus
@@ -23,10 +21,11 @@ from scheduler_service.core.rejection import Rejected
 from scheduler_service.core.request import Entry, Request, Status
 from scheduler_service.core.scheduler import Scheduler
 from scheduler_service.inbox import Inbox
-from scheduler_service.kvcache_client import AWAY_S, KVCacheClient, PoolLost, PoolRefused
+from scheduler_service.kvcache_client import KVCacheClient, PoolLost, PoolRefused
 from scheduler_service.reports import Reporter, StepRecord
 from scheduler_service.watchdog import Watchdog
 from scheduler_service.worker_link import WorkerLink
+from scheduler_service.worker_pool import WorkerPool
 from scheduler_service.worker_wire import Result
 
 NUM_RECENT_STEPS: Final = 100  # that GetState's means are taken over
@@ -64,15 +63,12 @@ class WorkerLoop:
         self._had_requests = False  # since it was last idle
         self._is_handing_over = False  # nothing is planned any more
         self._inbox = Inbox()
-        self._is_pool_ready = False
-        self._pool_lost_s: float | None = None  # when it was, while it is
-        self._num_open_tries = 0
-        self._may_open = True
+        self._pool = WorkerPool(link, kvcache, changed=self._inbox.wake)
         self._records: dict[int, StepRecord] = {}  # by seq: sent and not answered
         self._answered_ns = 0  # when the last step was
         self.watchdog = Watchdog(
             link.hello.worker_id,
-            waits_for=lambda: self.core.waits_for(is_kv_ready=self._is_pool_ready),
+            waits_for=lambda: self.core.waits_for(is_kv_ready=self._pool.is_open),
             ask_again=lambda: self._inbox.put(self.core.ask_again),
             give_up=lambda waits_for: self._inbox.put(partial(self._give_up, waits_for)),
         )
@@ -101,8 +97,7 @@ class WorkerLoop:
     @property
     def problem(self) -> str:
         """Why a request that came here now would wait; empty when it would not, as far as is known."""
-        is_pool_away = self._pool_lost_s is not None and now_s() - self._pool_lost_s >= AWAY_S
-        if is_pool_away or not self._kvcache.is_connected:
+        if self._pool.is_away:
             return f"requests at worker {self.worker_id} wait for {WAITS_FOR['kvcache']}"
         stall = self.watchdog.stall
         return "" if stall is None else f"requests at worker {self.worker_id} wait for {WAITS_FOR[stall.waits_for]}"
@@ -124,7 +119,11 @@ class WorkerLoop:
 
     def session_changed(self) -> None:
         """The worker came back under a new session: its pool is opened again for it."""
-        self._inbox.put(self._reopen)
+        self._inbox.put(self._pool.reopen)
+
+    def kvcache_restarted(self) -> None:
+        """The KV cache service may be one that does not have the pool: then it is opened there, work or no work."""
+        self._inbox.put(self._pool.reopen_if_gone)
 
     def stop(self, *, has_left: bool = False) -> tuple[list[Request], list[Request]]:
         """The incarnation is over: take what had arrived, then give up (its requests, in order; the poisoned).
@@ -176,12 +175,12 @@ class WorkerLoop:
         """Go on until neither the core nor the inbox has anything left to do."""
         while not self._is_over:
             self._inbox.apply()
-            if not self._is_pool_ready and self._may_open:
+            if self._pool.is_due:
                 await self._open()
                 continue
             if late := self.core.expire(time.monotonic()):
                 self._reporter.finished(late, self.labels)
-            plan = self.core.schedule(is_kv_ready=self._is_pool_ready)
+            plan = self.core.schedule(is_kv_ready=self._pool.is_open)
             if plan is None:
                 self._rest()
                 return
@@ -197,44 +196,18 @@ class WorkerLoop:
         except PoolLost as lost:
             _log.warning("pool_lost", worker_id=self.worker_id, step=plan.step, problem=str(lost))
             self.core.abandon()
-            self._reopen()
+            self._pool.reopen()
             return None
 
-    def _reopen(self) -> None:
-        if self._is_pool_ready:
-            self._pool_lost_s = now_s()
-        self._is_pool_ready = False
-        self._may_open = True
-        self._inbox.wake()
-
     async def _open(self) -> None:
-        """Open the pool with the tables in use; when the service is away, try again later by RETRY_SCHEDULE_S."""
+        """Open the pool with the tables in use."""
         hello = self.link.hello
-        self._may_open = False
-        try:
-            figures = await self._kvcache.open_pool(
-                hello,
-                self.core.declare_tables(),
-                opening=self.core.next_opening(),
-                scheduler_incarnation=self.link.scheduler_incarnation,
-            )
-        except PoolLost as lost:
-            if self._num_open_tries == 0:
-                _log.warning(
-                    "kvcache_unreachable", worker_id=self.worker_id, problem=str(lost),
-                    next_tries_in_s=list(RETRY_SCHEDULE_S), then_every_s=RETRY_SCHEDULE_S[-1],
-                )  # fmt: skip
-            asyncio.get_running_loop().call_later(retry_pause_s(self._num_open_tries), self._reopen)
-            self._num_open_tries += 1
+        figures = await self._pool.open(self.core.declare_tables(), self.core.next_opening())
+        if figures is None or self._is_over:
             return
-        if self._is_over:
-            return
-        self._num_open_tries = 0
         self.watchdog.moved()
         self.core.pool_reopened(figures)
-        self._is_pool_ready = hello is self.link.hello
-        self._pool_lost_s = None if self._is_pool_ready else self._pool_lost_s
-        self._may_open = not self._is_pool_ready
+        self._pool.opened(is_current=hello is self.link.hello)
         _log.info("pool_open", worker_id=self.worker_id, incarnation=hello.incarnation, session=hello.session)
         if not self.is_open:
             self.is_open = True

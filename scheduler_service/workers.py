@@ -84,6 +84,7 @@ class Workers:
         self._listener = Listener(opened=self._opened, rejected=owner.rejected, moved=owner.moved, idle=self._idle)
         self._is_released = False
         self._over: deque[tuple[str, int]] = deque(maxlen=NUM_REMEMBERED)
+        self._following = tasks.create_task(self._follow_kvcache(), name="follow-kvcache")
 
     @property
     def loops(self) -> Sequence[WorkerLoop]:
@@ -197,8 +198,16 @@ class Workers:
 
     def stop(self) -> None:
         """End every task."""
+        self._following.cancel()
         for task in (*self._runs.values(), *self._closing):
             task.cancel()
+
+    async def _follow_kvcache(self) -> None:
+        """Open pools again, for ever, when the service has restarted: it forgets soon what nobody claims."""
+        while True:
+            await self._kvcache.restarted()
+            for loop in self.loops:
+                loop.kvcache_restarted()
 
     def _begin(self, hello: Hello) -> Attached:
         link = WorkerLink(hello, scheduler_incarnation=self._scheduler_incarnation)

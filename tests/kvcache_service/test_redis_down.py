@@ -1,6 +1,7 @@
 """Scenario 93: Redis is away for ten seconds under load: no step fails or gets slower, and then Redis catches up."""
 
 import asyncio
+import logging
 import signal
 import statistics
 import time
@@ -100,3 +101,28 @@ async def test_redis_down_for_ten_seconds_under_load(real_redis: RealRedis, tmp_
         assert found is not None
         assert found.position == pool.position
         agrees(found, pool)
+
+
+async def test_redis_that_takes_no_writes_is_lost_once_until_it_does(
+    real_redis: RealRedis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """A full one answers every ping."""
+
+    def said(event: str) -> int:
+        return sum(record.getMessage() == event for record in caplog.records)
+
+    caplog.set_level(logging.INFO)
+    async with serving(tmp_path, real_redis.socket_url) as (_, scheduler):
+        await scheduler.open()
+        await scheduler.until_redis_knows()
+        await asyncio.to_thread(real_redis.client.config_set, "maxmemory", "1")
+        scheduler.submit(family("A", PROMPT_TOKENS), max_tokens=40)
+        await scheduler.run()
+        await asyncio.sleep(1.0)
+        metadata = (await scheduler.stats()).metadata
+        assert not metadata.connected
+        assert metadata.num_errors > 2
+        assert (said("redis_lost"), said("redis_reached")) == (1, 1)
+        await asyncio.to_thread(real_redis.client.config_set, "maxmemory", "0")
+        await scheduler.until_redis_knows()
+        assert (said("redis_lost"), said("redis_reached")) == (1, 2)

@@ -246,6 +246,17 @@ async def test_a_restarted_kv_cache_service_gets_the_tables_and_nothing_is_lost(
         assert gateway.finished[number].figures.num_preemptions == 0
 
 
+async def test_a_restarted_kv_cache_service_gets_the_pool_of_a_worker_without_work(stack: Stack) -> None:
+    """It would forget what it has recorded of a pool that nobody opens."""
+    await stack.dial(FakeWorker())
+    gateway = await stack.ready_gateway()
+    await gateway.submit(1, PROMPT)
+    await gateway.end_of(1)
+    await stack.stop_kvcache()
+    await stack.start_kvcache()
+    await stack.until(lambda: list(stack.pools))
+
+
 async def test_without_chunks_no_sequence_may_exceed_one_step(tmp_path: Path) -> None:
     limits = Limits(is_chunked_prefill=False, max_num_batched_tokens=128)
     async with stacks.started(tmp_path, limits=limits) as stack:

@@ -8,7 +8,7 @@ import pytest
 from octavo.columns import pack, unpack
 from octavo.common.v1.common_pb2 import PositionLogprobs, TokenLogprob
 from octavo.scheduler.v1 import scheduler_pb2 as pb
-from scheduler_service import engine, failures
+from scheduler_service import failures, gateways
 from scheduler_service.core.plan import Identity
 from scheduler_service.core.request import Request, StopRules
 from scheduler_service.gateway_session import GatewaySession
@@ -30,7 +30,7 @@ async def test_a_gateway_that_comes_back_gets_exactly_the_tokens_it_lacks(stack:
     await gateway.submit(1, PROMPT, max_tokens=300)
     await gateway.until(lambda: len(gateway.tokens[1]) > 10)
     gateway.drop()
-    await stack.until(lambda: not any(session.is_connected for session in stack.engine.gateways.values()))
+    await stack.until(lambda: not any(session.is_connected for session in stack.engine.gateways))
     await stack.dial(gateway)
     await gateway.until(lambda: gateway.num_streams == 2)
     await gateway.submit(1, PROMPT, max_tokens=300)
@@ -41,7 +41,7 @@ async def test_a_gateway_that_comes_back_gets_exactly_the_tokens_it_lacks(stack:
 async def test_a_gateway_that_stays_away_has_its_requests_cancelled(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "GRACE_S", 0.1)
+    monkeypatch.setattr(gateways, "GRACE_S", 0.1)
     worker = FakeWorker()
     await stack.dial(worker)
     gateway = await stack.ready_gateway()
@@ -59,7 +59,7 @@ async def test_what_a_gateway_that_is_back_does_not_submit_again_is_cancelled(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was back before its old stream was missed, on which a cancel got lost: nobody waits for this request."""
-    monkeypatch.setattr(engine, "GRACE_S", 0.2)
+    monkeypatch.setattr(gateways, "GRACE_S", 0.2)
     worker = FakeWorker()
     await stack.dial(worker)
     gateway = await stack.ready_gateway()

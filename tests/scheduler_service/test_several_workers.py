@@ -183,7 +183,7 @@ async def test_a_request_that_moves_can_be_cancelled_at_the_same_moment(narrow: 
     await begun(narrow, 0, 1)
     engine = narrow.stack.engine
     loop = max(engine.workers.open_loops, key=lambda loop: loop.core.num_waiting)
-    (session,) = engine.gateways.values()
+    (session,) = engine.gateways
     waiting = [num for num, ticket in session.tickets.items() if ticket.request in loop.core.waiting]
     assert waiting
     engine.workers.drain(loop)
