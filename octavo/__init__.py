@@ -2,9 +2,11 @@
 
 Knows how to be a process, nothing of blocks, tokens or requests. Where to look:
 
-- Settings: `config` fills a dataclass from `flags` and `environment`; `config_fields` and `config_values` describe it.
+- Settings: `config` fills a dataclass from `flags` and `environment`; `config_fields` and `config_values` describe it,
+  `process_config` has what all services have.
 - Serving: `server` (start to orderly end), `shutdown` (signals), `health`, `healthcheck` (asks from outside),
-  `reflection`, `interceptors` (around every RPC), `listen_address`, `transport` (what both ends agree on).
+  `reflection`, `interceptors` (around every RPC), `listen_address`, `port_sharing` (two processes, one port),
+  `transport` (what both ends agree on).
 - Calling: `client` (channels, retries), `connection` (replaced when it is half open), `columns` (packed numbers in
   messages).
 - Judging others: `loop_clock` (time in which this process ran), `message_count` (none lost, doubled or swapped unseen).

@@ -44,7 +44,7 @@ async def order_restart(path: Path, names: Sequence[str]) -> AsyncGenerator[str,
     try:
         reader, writer = await asyncio.open_unix_connection(path)
     except OSError as gone:
-        raise Refused(f"nobody takes orders at {path} ({gone.strerror})") from None
+        raise Refused(f"nobody takes orders at {path} ({gone.strerror}); octavo serve is just ending") from None
     try:
         writer.write(_line({"restart": list(names)}))
         while line := await reader.readline():
@@ -76,7 +76,7 @@ async def _carry_out(
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
         telling = tasks.create_task(_tell(writer, restart(names)))
-        leaving = tasks.create_task(reader.read())  # ends when the giver of the order has gone
+        leaving = tasks.create_task(_gone(reader))
         await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
         telling.cancel()
         leaving.cancel()
@@ -86,6 +86,12 @@ async def _tell(writer: asyncio.StreamWriter, sentences: AsyncGenerator[str, Non
     async with aclosing(sentences):
         async for sentence in sentences:
             writer.write(_line({"said": sentence}))
+
+
+async def _gone(reader: asyncio.StreamReader) -> None:
+    """Return when the giver of the order has gone, in whatever way."""
+    with contextlib.suppress(ConnectionError):
+        await reader.read()
 
 
 async def _names(reader: asyncio.StreamReader) -> list[str]:

@@ -172,7 +172,7 @@ class KeptService:
             self._reports.say(self.name, f"ended with {run.child.ending()}; its successor is starting already")
             self._run = self._successor
         elif run.is_told:
-            self._run = await self._started()
+            await self._replace()
         elif not self._was_ready.is_set() and run.child.has_refused:
             self._give_up(f"ended unexpectedly with {run.child.ending()}")
         else:
@@ -187,8 +187,10 @@ class KeptService:
             return
         when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
         self._reports.say(self.name, f"{how}; restarting {when} ({restart.num_ends} of {MAX_ENDS} {_WINDOW})")
-        if await _happened(self._stopping, restart.pause_s):
-            return
+        if not await _happened(self._stopping, restart.pause_s):
+            await self._replace()
+
+    async def _replace(self) -> None:
         try:
             self._run = await self._started()
         except OSError as refused:  # no more processes, descriptors or memory: that may pass
@@ -216,7 +218,10 @@ class KeptService:
         """Start a second process; when it is ready the first finishes its work in the background."""
         if self._successor is not None:
             raise RestartFailed(f"{self.name} is being replaced already")
-        new = self._successor = await self._started()
+        try:
+            new = self._successor = await self._started()
+        except OSError as refused:
+            raise RestartFailed(f"no second {self.name} can be started ({refused.strerror})") from None
         try:
             await _first(new.ready, new.over)
         finally:

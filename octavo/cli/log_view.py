@@ -4,20 +4,22 @@ Knows the shape that `octavo.logs` writes; a line of any other shape is shown as
 """
 
 import json
-import sys
 import time
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
+
+from octavo.cli.line_writer import PutLine
 
 _HIDDEN = ("ts", "level", "service", "event", "logger", "traceback")  # shown by position, or not at all
 _NAME_WIDTH = 10
 
 
 class LogView:
-    """Writes to one stream; a line per call, flushed."""
+    """A line per call; when some were lost it says so as soon as there is room again."""
 
-    def __init__(self, log_format: Literal["text", "json"], stream: TextIO | None = None) -> None:
+    def __init__(self, log_format: Literal["text", "json"], put: PutLine) -> None:
         self._is_json = log_format == "json"
-        self._stream = stream or sys.stderr
+        self._put = put
+        self._num_lost = 0
 
     def line(self, name: str, text: str) -> None:
         """A line of output of the child `name`."""
@@ -31,15 +33,19 @@ class LogView:
 
     def say(self, name: str, text: str) -> None:
         """A sentence of `octavo serve` itself about the child `name`, or a line of the child's quoted in one."""
+        self._write(self._said(name, text))
+
+    def _said(self, name: str, text: str) -> str:
         if self._is_json:
-            self._write(json.dumps(_event(name, "supervised", text), ensure_ascii=False))
-        elif record := _parsed(text.strip()):
-            self._write(_plain(name, f"  {_as_text('', record)}"))
-        else:
-            self._write(_plain(name, text))
+            return json.dumps(_event(name, "supervised", text), ensure_ascii=False)
+        record = _parsed(text.strip())
+        return _plain(name, f"  {_as_text('', record)}" if record else text)
 
     def _write(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        if self._num_lost and self._put(self._said("serve", f"{self._num_lost} lines are lost: nobody took them")):
+            self._num_lost = 0
+        if not self._put(text):
+            self._num_lost += 1
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

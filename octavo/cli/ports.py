@@ -1,8 +1,11 @@
 """Which TCP ports are free, and who holds the others. Knows Linux's /proc; no service."""
 
 import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from octavo import port_sharing
 
@@ -22,11 +25,10 @@ class Endpoint:
 def problem(endpoint: Endpoint) -> str | None:
     """Why nothing can listen there, with who does and which flag to change; None if it can."""
     try:
-        addresses = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        made, address = _socket(endpoint)
     except OSError as refused:
         return f"{endpoint} is no address ({refused.strerror}); change it with {endpoint.flag}"
-    family, _, _, _, address = addresses[0]
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with made as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
@@ -35,6 +37,21 @@ def problem(endpoint: Endpoint) -> str | None:
             by = f" by {who}" if (who := holder(endpoint.port)) else ""
             return f"{endpoint} is taken{by} ({refused.strerror}); choose another with {endpoint.flag}"
     return None
+
+
+@contextmanager
+def held(endpoints: Sequence[Endpoint]) -> Iterator[None]:
+    """While the block runs nobody else finds these free, though nobody may listen yet.
+
+    Processes of this user that share their address can listen there; what is held takes no connection from them.
+    """
+    with ExitStack() as exits:
+        for endpoint in endpoints:
+            made, address = _socket(endpoint)
+            holding = exits.enter_context(made)
+            holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holding.bind(address)
+        yield
 
 
 def holder(port: int) -> str | None:
@@ -53,3 +70,10 @@ def listens(pid: int, port: int) -> bool:
         return True
     own = port_sharing.socket_inodes(Path(f"/proc/{pid}"))
     return any(listener.inode in own for listener in port_sharing.listeners(port))
+
+
+def _socket(endpoint: Endpoint) -> tuple[socket.socket, Any]:
+    """A socket for it, and its address."""
+    addresses = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, _, _, address = addresses[0]
+    return socket.socket(family, kind), address

@@ -4,13 +4,16 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import octavo
 from octavo import model_files
-from octavo.cli import control, ports, runtime, serve_flags, serve_plan, serve_ready
+from octavo.cli import control, line_writer, ports, runtime, serve_flags, serve_plan, serve_ready
 from octavo.cli.kept_service import Reports, Service
+from octavo.cli.line_writer import PutLine
 from octavo.cli.log_view import LogView
 from octavo.cli.redis_server import RedisNotFound
 from octavo.cli.rolling_restart import RollingRestart
@@ -21,17 +24,26 @@ from octavo.cli.supervisor import Supervisor
 STOP_GRACE_S = 5.0  # beyond the gateway's own limit, for the services behind it to stop
 
 
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """Where everything that is said goes: nobody who reads it, or does not, holds up the services."""
+
+    view: LogView  # the log, to standard error
+    tell: PutLine  # what the person who started it waits for, to standard output
+
+
 def run(argv: Sequence[str]) -> int:
     """Check everything that can be checked first; then start, say when ready, and wait for a signal."""
     settings = serve_plan.load(serve_flags.parse(argv), os.environ)
-    view = LogView(settings.serve.log_format)
     phases = Phases()
-    with runtime.folder(os.environ) as folder:
+    with runtime.folder(os.environ) as folder, ExitStack() as exits:
         try:
             plan = serve_plan.make(settings, folder, os.environ)
         except RedisNotFound as missing:
             return _refuse(str(missing))
         problems = [problem for endpoint in plan.endpoints if (problem := ports.problem(endpoint))]
+        if not problems:  # gateways share their ports, so those of a second server would not find them taken
+            exits.enter_context(ports.held(plan.shared))
         try:
             files = model_files.resolve(settings.gateway.model, allow_fetch=not problems)
         except model_files.NotHere:
@@ -41,11 +53,15 @@ def run(argv: Sequence[str]) -> int:
         if problems:
             return _refuse(*problems)
         phases.done("model")
-        print(banner(settings, files), flush=True)
-        return asyncio.run(_supervise(settings, plan, folder, view, phases))
+        with line_writer.writing(sys.stdout) as tell, line_writer.writing(sys.stderr) as log:
+            tell(banner(settings, files))
+            output = _Output(LogView(settings.serve.log_format, log), tell)
+            return asyncio.run(_supervise(settings, plan, folder, output, phases))
 
 
-async def _supervise(settings: Settings, plan: Plan, folder: Path, view: LogView, phases: Phases) -> int:
+async def _supervise(settings: Settings, plan: Plan, folder: Path, output: _Output, phases: Phases) -> int:
+    view = output.view
+
     def show(name: str, text: str) -> None:
         if name != serve_plan.REDIS:  # its advice is for those who run it for keeps; its last lines are told if it ends
             view.line(name, text)
@@ -61,7 +77,7 @@ async def _supervise(settings: Settings, plan: Plan, folder: Path, view: LogView
         async with control.listening(folder / runtime.CONTROL_NAME, restart):
             note()
             await serve_ready.wait(plan, phases, view.say)
-            print(ready_line(plan, phases), flush=True)
+            output.tell(ready_line(plan, phases))
             await asyncio.Event().wait()
 
     limit_s = settings.gateway.process.drain_timeout_s + STOP_GRACE_S
@@ -75,7 +91,7 @@ def _services(plan: Plan) -> list[Service]:
         Service(
             program=program,
             ready=partial(serve_ready.process, plan, program.name),
-            takes_over=program.name == serve_plan.GATEWAY and plan.gateways_overlap,
+            takes_over=program.name == serve_plan.GATEWAY and bool(plan.shared),
         )
         for program in plan.programs
     ]

@@ -58,7 +58,7 @@ class Plan:
     grpc_addr: str
     endpoints: tuple[Endpoint, ...]  # TCP addresses that must be free
     redis_socket: Path | None  # None: the Redis of a URL, started by somebody else
-    gateways_overlap: bool  # a new gateway can listen beside the one that it replaces
+    shared: tuple[Endpoint, ...]  # those of them on which a new gateway can listen beside the one that it replaces
 
 
 def load(line: Line, environ: Mapping[str, str]) -> Settings:
@@ -88,19 +88,19 @@ def make(settings: Settings, folder: Path, environ: Mapping[str, str]) -> Plan:
         programs.append(Program(name=REDIS, command=redis_program, environ=dict(environ)))
     network = settings.gateway.network
     host, port, grpc_port = network.host, network.port, network.grpc_port
+    public = (
+        Endpoint(host=host, port=port, flag="--port"),
+        Endpoint(host=host, port=grpc_port, flag="--grpc-port"),
+    )
     return Plan(
         programs=tuple(programs),
         ready_addrs=_ready_addrs(settings, variables),
         http_url=f"http://{_reachable(host)}:{port}",
         http_addr=(_reachable(host), port),
         grpc_addr=f"{_reachable(host)}:{grpc_port}",
-        endpoints=(
-            Endpoint(host=host, port=port, flag="--port"),
-            Endpoint(host=host, port=grpc_port, flag="--grpc-port"),
-            *_internal_endpoints(settings, variables),
-        ),
+        endpoints=(*public, *_internal_endpoints(settings, variables)),
         redis_socket=folder / redis_server.SOCKET_NAME if redis_program is not None else None,
-        gateways_overlap=network.reuse_port or not settings.is_given(GATEWAY, "reuse_port"),
+        shared=public if network.reuse_port or not settings.is_given(GATEWAY, "reuse_port") else (),
     )
 
 

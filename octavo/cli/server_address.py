@@ -15,6 +15,14 @@ class CannotAsk(Exception):
     """The server is not there or refused; the message is one line for a person."""
 
 
+class NobodyAnswers(CannotAsk):
+    """No server at an address; `what` says so without advice."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}; {advice}")
+        self.what = what
+
+
 def http_url(given: str | None, environ: Mapping[str, str] = os.environ) -> str:
     """The server's base URL without a path: flag, then OCTAVO_URL, then this machine's port 8000."""
     url = given or environ.get(URL_VARIABLE) or HTTP_DEFAULT
@@ -28,9 +36,10 @@ def http_headers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def nobody_at(address: str, why: object, flag: str = f"--url or {URL_VARIABLE}") -> CannotAsk:
+def nobody_at(address: str, why: object, flag: str = f"--url or {URL_VARIABLE}") -> NobodyAnswers:
     """The address that was tried, and how to start a server or name another."""
-    return CannotAsk(f"no server answers at {address} ({why}); start one with `octavo serve`, or name it with {flag}")
+    advice = f"start one with `octavo serve`, or name it with {flag}"
+    return NobodyAnswers(f"no server answers at {address} ({why})", advice)
 
 
 def no_model_at(address: str) -> CannotAsk:

@@ -17,7 +17,7 @@ from octavo.cli.arguments import Parser
 from octavo.cli.bench.figures import hit_rate
 from octavo.cli.runtime import ServeState
 from octavo.cli.scheduler_client import SchedulerState, Worker
-from octavo.cli.server_address import CannotAsk, http_headers, http_url, nobody_at
+from octavo.cli.server_address import CannotAsk, NobodyAnswers, http_headers, http_url, nobody_at
 
 TIMEOUT_S = 3.0
 MAX_COUNTS = 3  # of reasons and tenants that a column shows
@@ -33,13 +33,22 @@ def run(argv: Sequence[str]) -> int:
     try:
         ready, scheduler = asyncio.run(_ask(url, scheduler_addr))
     except CannotAsk as refused:
-        print(f"octavo status: {refused}", file=sys.stderr)
+        if serve is not None and not arguments.json:
+            _show_serve(Console(), serve)
+        print(f"octavo status: {_said(refused, serve)}", file=sys.stderr)
         return 1
     if arguments.json:
         Console().print_json(data={"url": url, "ready": ready, "scheduler": asdict(scheduler) if scheduler else None})
     else:
         _show(url, ready, serve, scheduler)
     return 0 if ready["status"] == "ready" else 1
+
+
+def _said(refused: CannotAsk, serve: ServeState | None) -> str:
+    """Who has a running `octavo serve` need not start one: it starts again what ends."""
+    if serve is not None and isinstance(refused, NobodyAnswers):
+        return f"{refused.what}; octavo serve {serve.pid} runs, and may just be starting it"
+    return str(refused)
 
 
 async def _ask(url: str, scheduler_addr: str | None) -> tuple[dict[str, Any], SchedulerState | None]:
@@ -66,17 +75,21 @@ def _show(url: str, ready: dict[str, Any], serve: ServeState | None, scheduler: 
     said = ", ".join(f"{name} {value}" for name, value in ready.items())
     console.print(f"gateway {url}: {said}", highlight=False, soft_wrap=True)
     if serve is not None:
-        pids = ", ".join(f"{name} {pid}" for name, pid in serve.pids.items())
-        restarts = ", ".join(f"{name} {num} times" for name, num in serve.num_restarts.items())
-        console.print(f"octavo serve {serve.pid}, its processes: {pids}", highlight=False, soft_wrap=True)
-        if restarts:
-            console.print(f"started again after an unexpected end: {restarts}", highlight=False, soft_wrap=True)
+        _show_serve(console, serve)
     if scheduler is None:
         console.print("the scheduler is not known here; name it with --scheduler-addr to see workers, queue and cache")
         return
     _show_scheduler(console, scheduler)
     if scheduler.workers:
         console.print(_workers(scheduler.workers))
+
+
+def _show_serve(console: Console, serve: ServeState) -> None:
+    pids = ", ".join(f"{name} {pid}" for name, pid in serve.pids.items())
+    restarts = ", ".join(f"{name} {num}" for name, num in serve.num_restarts.items())
+    console.print(f"octavo serve {serve.pid}, its processes: {pids}", highlight=False, soft_wrap=True)
+    if restarts:
+        console.print(f"times started again after an unexpected end: {restarts}", highlight=False, soft_wrap=True)
 
 
 def _show_scheduler(console: Console, scheduler: SchedulerState) -> None:

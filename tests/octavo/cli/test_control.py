@@ -62,6 +62,23 @@ async def test_order_ends_where_it_is_when_its_giver_has_gone(path: Path):
         await ended.wait()
 
 
+async def test_giver_who_leaves_without_listening_ends_the_order_and_nothing_else(path: Path):
+    said_first = asyncio.Event()
+
+    async def restart(names: Sequence[str]) -> AsyncGenerator[str, None]:
+        if names:
+            yield "never read"
+            said_first.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(10), control.listening(path, restart):
+        with socket.socket(socket.AF_UNIX) as giver:
+            giver.connect(str(path))
+            giver.sendall(b'{"restart": ["gateway"]}\n')
+            await said_first.wait()
+        assert await said(path, []) == []
+
+
 async def test_server_that_stops_does_not_wait_for_orders(path: Path):
     async def restart(names: Sequence[str]) -> AsyncGenerator[str, None]:
         yield "begun"

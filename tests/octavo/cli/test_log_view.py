@@ -1,6 +1,5 @@
 """How the lines of the services are shown."""
 
-import io
 import json
 
 from octavo.cli.log_view import LogView
@@ -11,10 +10,23 @@ LINE = (
 )
 
 
+class Written:
+    """Takes lines, unless it is full."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.is_full = False
+
+    def put(self, line: str) -> bool:
+        if not self.is_full:
+            self.text += f"{line}\n"
+        return not self.is_full
+
+
 def shown(log_format: str, name: str, text: str) -> str:
-    stream = io.StringIO()
-    LogView("json" if log_format == "json" else "text", stream).line(name, text)
-    return stream.getvalue()
+    written = Written()
+    LogView("json" if log_format == "json" else "text", written.put).line(name, text)
+    return written.text
 
 
 def test_text_has_time_service_event_and_fields():
@@ -35,3 +47,16 @@ def test_json_passes_events_through_and_wraps_the_rest():
     assert shown("json", "scheduler", LINE) == LINE + "\n"
     wrapped = json.loads(shown("json", "redis", "hello"))
     assert (wrapped["service"], wrapped["event"], wrapped["text"]) == ("redis", "output_written", "hello")
+
+
+def test_lost_lines_are_counted_and_told_when_there_is_room_again():
+    written = Written()
+    view = LogView("text", written.put)
+    written.is_full = True
+    view.say("gateway", "ended")
+    view.line("gateway", "hello")
+    written.is_full = False
+    view.say("gateway", "is ready again")
+    first, second = written.text.splitlines()
+    assert first.endswith(" serve      2 lines are lost: nobody took them")
+    assert second.endswith(" gateway    is ready again")

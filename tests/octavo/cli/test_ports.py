@@ -31,6 +31,17 @@ def test_port_shared_by_its_holder_is_taken_too():
     assert problem is not None
 
 
+def test_port_that_is_held_is_taken_for_all_but_those_who_share_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint(host="127.0.0.1", port=server.getsockname()[1], flag="--port")
+    with ports.held([endpoint]):
+        assert ports.problem(endpoint) is not None
+        address = (endpoint.host, endpoint.port)
+        with socket.create_server(address, reuse_port=True) as server, socket.create_connection(address):
+            server.accept()[0].close()
+    assert ports.problem(endpoint) is None
+
+
 def test_host_that_is_none_is_said_to_be_none():
     problem = ports.problem(Endpoint(host="256.1.1.1", port=80, flag="--host"))
     assert problem is not None

@@ -42,11 +42,11 @@ def test_services_meet_on_sockets_in_the_private_folder():
 
 
 def test_gateways_overlap_unless_that_is_switched_off():
-    assert plan().gateways_overlap
+    assert [endpoint.flag for endpoint in plan().shared] == ["--port", "--grpc-port"]
     assert variables(plan(), "gateway")["OCTAVO_GATEWAY_REUSE_PORT"] == "true"
     switched_off = {"OCTAVO_GATEWAY_REUSE_PORT": "false"}
     for without in (plan("--no-reuse-port"), plan(environ=switched_off)):
-        assert not without.gateways_overlap
+        assert not without.shared
         assert variables(without, "gateway")["OCTAVO_GATEWAY_REUSE_PORT"] == "false"
 
 
