@@ -55,9 +55,8 @@ class Verdict:
 
 async def run(soak: Soak, folder: Path, flags: Sequence[str]) -> Verdict:
     """Start a stack, soak it, and judge what is left."""
-    async with stacks.running(folder, flags) as stack:
-        soaking = Soaking(soak, stack)
-        return await soaking.run()
+    with stacks.running(folder, flags) as stack:
+        return await Soaking(soak, stack).run()
 
 
 class Soaking:
@@ -196,7 +195,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=2, help="of each process")
     parser.add_argument("--seed", type=int, default=1, help="of requests and kills; times differ all the same")
     parser.add_argument("--model", help="instead of random weights: a folder, a file, a hub id, or 'demo'")
-    parser.add_argument("--log", type=Path, help="where the processes' log is kept")
+    parser.add_argument("--log", type=Path, help="where the log of octavo serve is kept")
     parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="flags of octavo serve")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak") as name:
@@ -206,7 +205,8 @@ def main() -> int:
         soak = Soak(num_requests=given.requests, num_kills=given.kills, seed=given.seed)
         verdict = asyncio.run(run(soak, folder, [*model, *FLAGS, *given.flags]))
         if given.log is not None:
-            given.log.write_bytes((folder / "serve.log").read_bytes())
+            (log,) = folder.glob("serve-*.log")
+            given.log.write_bytes(log.read_bytes())
     for failure in verdict.failures:
         print(f"FAILED: {failure}")
     return 1 if verdict.failures else 0

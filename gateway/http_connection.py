@@ -37,7 +37,10 @@ class Phase(Enum):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """Created by uvicorn for every connection it accepts."""
+    """Created by uvicorn for every connection it accepts.
+
+    First what asyncio and uvicorn call, then what the parser calls, then the limits.
+    """
 
     def __init__(self, *, connections: Connections, **given: Any) -> None:
         super().__init__(**given)
@@ -52,8 +55,6 @@ class HttpConnection(HttpToolsProtocol):
         self._phase_since_s = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-
-    # What asyncio and uvicorn call
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -96,8 +97,6 @@ class HttpConnection(HttpToolsProtocol):
             self._stalled.cancel()
             self._stalled = None
 
-    # What the parser tells
-
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reading = Phase.HEAD
@@ -137,8 +136,6 @@ class HttpConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)
-
-    # Limits
 
     def close_if_idle(self, idle_s: float) -> None:
         """Close if no request has come for that long; nobody is told why."""

@@ -45,7 +45,8 @@ class Settings:
     def replay(self, number: int) -> str:
         """The command that does round `number` again."""
         flags = f"--seed {self.seed} --first {number} --faults 1{' --two-faults' if self.two_faults else ''}"
-        return f"python -m tests.chaos {flags} --streams {self.streams} --workers {self.workers}"
+        size = f"--streams {self.streams} --requests {self.requests} --workers {self.workers}"
+        return f"python -m tests.chaos {flags} {size}"
 
 
 class Report:
@@ -154,7 +155,7 @@ def _settings() -> Settings:
     parser.add_argument("--two-faults", action="store_true", help="two faults of different targets 2 s apart each time")
     parser.add_argument("--streams", type=int, default=32, help="clients that ask at the same time")
     parser.add_argument("--requests", type=int, default=300, help="distinct requests")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="worker processes")
     parser.add_argument("--log", type=Path, help="a file that gets all lines too")
     return Settings(**vars(parser.parse_args()))
 

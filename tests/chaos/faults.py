@@ -55,15 +55,6 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Injected:
-    """A fault that was carried out; times are those of time.monotonic()."""
-
-    fault: Fault
-    begun_s: float
-    ended_s: float  # for a process that died: when it runs again, though it may not be ready yet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """Names of all that can be harmed."""
 

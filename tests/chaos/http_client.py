@@ -7,6 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -23,6 +24,15 @@ RETRIED_CODES = ("rate_limit_exceeded", "model_loading", "server_draining", "no_
 Json = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a try ended, as Attempt has it."""
+
+    ending: Ending
+    detail: str = ""
+    retry_after_s: float | None = None
+
+
 class HttpClient:
     """Keeps connections open between requests, as OpenAI's client does."""
 
@@ -36,28 +46,25 @@ class HttpClient:
     async def attempt(self, request: Request, transcript: Transcript, *, deadline_s: float | None) -> Attempt:
         """Send it once and write down what comes. `deadline_s` is what is left of the time that the client gives."""
         started_s = time.monotonic()
-        retry_after_s, detail = None, ""
         try:
             async with asyncio.timeout(request.leave_after_s):
-                ending, detail, retry_after_s = await self._exchange(request, transcript, deadline_s)
+                end = await self._exchange(request, transcript, deadline_s)
         except TimeoutError:
-            ending = Ending.LEFT
+            end = _End(Ending.LEFT)
         except httpx.ReadTimeout:
-            ending = Ending.SILENT
+            end = _End(Ending.SILENT)
         except httpx.TransportError as broken:
-            ending, detail = Ending.BROKEN, repr(broken)
+            end = _End(Ending.BROKEN, repr(broken))
         return Attempt(
             started_s=started_s,
             ended_s=time.monotonic(),
             transcript=transcript,
-            ending=ending,
-            detail=detail,
-            retry_after_s=retry_after_s,
+            ending=end.ending,
+            detail=end.detail,
+            retry_after_s=end.retry_after_s,
         )
 
-    async def _exchange(
-        self, request: Request, transcript: Transcript, deadline_s: float | None
-    ) -> tuple[Ending, str, float | None]:
+    async def _exchange(self, request: Request, transcript: Transcript, deadline_s: float | None) -> _End:
         headers = {} if deadline_s is None else {"x-request-timeout-ms": str(max(1, int(deadline_s * 1000)))}
         path = "/v1/chat/completions" if _is_chat(request) else "/v1/completions"
         silence_s = STREAM_SILENCE_S if request.way.is_stream else WHOLE_SILENCE_S
@@ -67,13 +74,11 @@ class HttpClient:
                 return _refusal(response, await response.aread())
             if not request.way.is_stream:
                 _read_whole(json.loads(await response.aread()), request, transcript)
-                return Ending.COMPLETE, "", None
+                return _End(Ending.COMPLETE)
             return await _read_events(response, request, transcript)
 
 
-async def _read_events(
-    response: httpx.Response, request: Request, transcript: Transcript
-) -> tuple[Ending, str, float | None]:
+async def _read_events(response: httpx.Response, request: Request, transcript: Transcript) -> _End:
     """Read to the end of the stream, so that the connection can be used again and nothing behind the end is missed."""
     events = _Events(request, transcript)
     async for line in response.aiter_lines():
@@ -81,8 +86,8 @@ async def _read_events(
         if events.ending is Ending.LEFT:
             break  # leaving the response closes its connection
     if events.ending is None:
-        return Ending.BROKEN, "the stream ended without [DONE]", None
-    return events.ending, events.detail, None
+        return _End(Ending.BROKEN, "the stream ended without [DONE]")
+    return _End(events.ending, events.detail)
 
 
 def body(request: Request) -> dict[str, object]:
@@ -212,15 +217,15 @@ def _usage(usage: Json) -> Usage:
     )
 
 
-def _refusal(response: httpx.Response, content: bytes) -> tuple[Ending, str, float | None]:
+def _refusal(response: httpx.Response, content: bytes) -> _End:
     detail = f"HTTP {response.status_code} {content.decode(errors='replace')[:300]}"
     match response.status_code:
         case 429 | 503 if "retry-after-ms" in response.headers:
-            return Ending.REFUSED, detail, int(response.headers["retry-after-ms"]) / 1000
+            return _End(Ending.REFUSED, detail, int(response.headers["retry-after-ms"]) / 1000)
         case 504:
-            return Ending.DEADLINE, detail, None
+            return _End(Ending.DEADLINE, detail)
         case _:
-            return Ending.FAILED, detail, None
+            return _End(Ending.FAILED, detail)
 
 
 def _is_chat(request: Request) -> bool:

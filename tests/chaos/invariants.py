@@ -41,14 +41,15 @@ async def _broken(stack: Stack) -> AsyncIterator[str]:
         except grpc.aio.AioRpcError as error:
             yield f"no answer: {error.code().name} {error.details()}"
             return
-    for problem in (*_of_scheduler(state, stack.num_workers), *_of_kvcache(stats, stack.num_workers)):
+    for problem in (*of_scheduler(state, stack.num_workers), *of_kvcache(stats, stack.num_workers)):
         yield problem
     for url in (f"{stack.quiet_http_url}/metrics", stack.scheduler_metrics_url):
         async for problem in _of_metrics(url):
             yield problem
 
 
-def _of_scheduler(state: scheduler_pb2.GetStateResponse, num_workers: int) -> list[str]:
+def of_scheduler(state: scheduler_pb2.GetStateResponse, num_workers: int) -> list[str]:
+    """What is not as it should be in the scheduler's state."""
     counts = {
         "workers attached": (len(state.workers), num_workers),
         "gateways": (len(state.gateways), 1),
@@ -69,7 +70,8 @@ def _of_scheduler(state: scheduler_pb2.GetStateResponse, num_workers: int) -> li
     return problems
 
 
-def _of_kvcache(stats: kvcache_pb2.GetStatsResponse, num_workers: int) -> list[str]:
+def of_kvcache(stats: kvcache_pb2.GetStatsResponse, num_workers: int) -> list[str]:
+    """What is not as it should be in the KV cache service."""
     counts = {"pools": (len(stats.pools), num_workers), "metadata not yet in Redis": (stats.metadata.num_pending, 0)}
     for pool in stats.pools:
         figures = pool.figures

@@ -36,11 +36,6 @@ class Link:
         self._proxies = proxies
         self._messages = messages
 
-    @property
-    def carries_messages(self) -> bool:
-        """Whether single messages can be harmed, not only bytes."""
-        return self._messages is not None
-
     def cut(self) -> None:
         """Reset every connection that there is; new ones are served."""
         for proxy in self._proxies:

@@ -3,7 +3,6 @@
 Takes the flags of gpu_worker. Nothing in the product knows of it.
 """
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from gpu_worker import startup
 from gpu_worker.core.batch_state import BatchState, Rows
 from gpu_worker.core.step import Step
 from gpu_worker.model_runner import Execution, ModelRunner
+from octavo import shutdown
 
 # Ids of rare words of the demo model's vocabulary; no prompt of the tests has them in a row.
 KILLS_WHEN_COMPUTED = (40_001, 40_002, 40_003)  # by the step that computes the last of the three
@@ -66,4 +66,4 @@ def _end_of(marked: Sequence[int], token_ids: Sequence[int]) -> int | None:
 
 if __name__ == "__main__":
     vars(startup).update(ModelRunner=PoisonedRunner, BatchState=MarkedState)
-    asyncio.run(gpu_worker.main())
+    shutdown.run(gpu_worker.main)

@@ -77,11 +77,6 @@ class Request:
         """The same for a client that waits for the end: what its answer is compared with."""
         return replace(self, leave_after_events=None, leave_after_s=None, deadline_s=None)
 
-    @property
-    def must_end(self) -> bool:
-        """Whether its client wants the whole answer, however long that takes."""
-        return self == self.patient
-
 
 def request_set(seed: int, num_requests: int) -> list[Request]:
     """`num_requests` distinct requests; every kind and every way is there from 66 on."""

@@ -67,11 +67,6 @@ class Stack:
         return f"http://{HOST}:{self._ports['http']}"
 
     @property
-    def quiet_grpc_addr(self) -> str:
-        """Of the gateway, past all links."""
-        return self.address("gateway")
-
-    @property
     def scheduler_addr(self) -> str:
         """Past all links."""
         return self.address("scheduler")

@@ -15,7 +15,7 @@ from tests.chaos.requests import Request
 from tests.chaos.transcript import Choice, Score, Transcript
 
 LOGPROB_TOLERANCE = 1e-3  # a recomputed prompt is multiplied in other shapes: the last bits of fp32 may differ
-RECONNECT_S = 3.0  # a gRPC channel dials 2 s apart, and calls in between fail with the error of the last dial
+RECONNECT_S = 3.0  # a gRPC channel's dial may take 2 s, and calls until the next fail with the error of the last
 DEADLINE_SLACK_S = 2.0  # that the end of a request may come late on a busy machine
 
 

@@ -1,5 +1,5 @@
-"""Clients of everyday kinds that ask all the time, and retry as docs/protocol.md says: OpenAI's own and a gRPC channel
-with protos/service_config.json. What they get is compared with what an undisturbed stack answers.
+"""Clients of everyday kinds that ask all the time: OpenAI's own and a gRPC channel; if they retry, as docs/protocol.md
+says. What they get is compared with what an undisturbed stack answers.
 """
 
 import threading
@@ -94,16 +94,21 @@ def prompt(number: int) -> str:
 
 @contextmanager
 def kinds_of_clients(http_port: int, grpc_port: int, *, num_retries: int) -> Iterator[dict[str, Ask]]:
-    """How to ask, by the client's kind. OpenAI's retries are at most 8 s apart, or when the server says."""
+    """How to ask, by the client's kind. OpenAI's retries are at most 8 s apart, or when the server says; gRPC's are as
+    protos/service_config.json says, and it waits for a server. With `num_retries` 0 nobody tries twice.
+    """
     url = f"http://127.0.0.1:{http_port}/v1"
-    options = [("grpc.service_config", (REPOSITORY / "protos/service_config.json").read_text())]
+    retries = [("grpc.service_config", (REPOSITORY / "protos/service_config.json").read_text())]
     with (
         openai.OpenAI(base_url=url, api_key="none", max_retries=num_retries, timeout=CALL_TIMEOUT_S) as client,
-        grpc.insecure_channel(f"dns:///127.0.0.1:{grpc_port}", options=options) as channel,
+        grpc.insecure_channel(f"dns:///127.0.0.1:{grpc_port}", options=retries if num_retries else []) as channel,
     ):
         model = client.models.list().data[0].id
         stub = InferenceServiceStub(channel)
-        yield {"http": lambda text: _over_http(client, model, text), "grpc": lambda text: _over_grpc(stub, text)}
+        yield {
+            "http": lambda text: _over_http(client, model, text),
+            "grpc": lambda text: _over_grpc(stub, text, is_patient=num_retries > 0),
+        }
 
 
 def _over_http(client: openai.OpenAI, model: str, text: str) -> Answer:
@@ -127,14 +132,14 @@ def _over_http(client: openai.OpenAI, model: str, text: str) -> Answer:
     )
 
 
-def _over_grpc(stub: InferenceServiceStub, text: str) -> Answer:
+def _over_grpc(stub: InferenceServiceStub, text: str, *, is_patient: bool) -> Answer:
     request = pb.GenerateRequest(
         text=text,
         sampling=pb.SamplingParams(temperature=0),
         stopping=pb.StopParams(max_tokens=MAX_TOKENS, ignore_eos=True),
     )
     timed = _Timed()
-    events = list(timed.each(stub.Generate(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)))
+    events = list(timed.each(stub.Generate(request, timeout=CALL_TIMEOUT_S, wait_for_ready=is_patient)))
     return Answer(
         prompt=text,
         text="".join(event.chunk.text for event in events),

@@ -1,7 +1,9 @@
-"""Processes of `octavo serve` that get SIGTERM under load: clients that never retry notice nothing but a wait."""
+"""Services of `octavo serve` are replaced under load: clients that never try again notice nothing but a wait."""
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ import pytest
 from tests.e2e import crowd
 from tests.e2e.crowd import MAX_TOKENS, Crowd
 from tests.e2e.stack import Stack
+from tests.octavo.cli.scene import is_alive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -58,8 +61,22 @@ def test_sigterm_to_one_process_after_another_under_load(stack: Stack) -> None:
         for name in ("worker-0", "scheduler", "kvcache"):
             before = pids(stack)[name]
             os.kill(before, signal.SIGTERM)
-            until(lambda name=name, before=before: pids(stack)[name] != before)  # type: ignore[misc]
+            until(lambda name=name, before=before: pids(stack).get(name, before) != before)  # type: ignore[misc]
             until(stack.is_ready)
+
+
+def test_octavo_restart_under_load(stack: Stack) -> None:
+    before = pids(stack)
+    with nobody_fails(stack):
+        command = [sys.executable, "-m", "octavo.cli", "restart"]
+        done = subprocess.run(command, env=stack.environ, capture_output=True, text=True, timeout=400, check=False)
+        assert done.returncode == 0, done.stderr
+        told = [line.partition(":")[0] for line in done.stdout.splitlines()]
+        assert told == ["worker-0", "scheduler", "kvcache", "gateway"]
+        assert "gateway: a new one took over after" in done.stdout
+        until(lambda: not is_alive(before["gateway"]))
+    assert not set(pids(stack).values()) & {pid for name, pid in before.items() if name != "redis"}
+    assert stack.state["num_restarts"] == {}
 
 
 def until(condition: Callable[[], object]) -> None:

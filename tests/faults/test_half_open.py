@@ -132,6 +132,6 @@ async def test_before_a_pool_is_opened(site: Site) -> None:
     """OpenPool, not PlanStep, finds out: it is asked again on a new connection."""
     site.plan.strand()
     loop = site.rig.loop()
-    loop._reopen()
+    loop._pool.reopen()
     answers = site.submit()
     assert await site.all_right(answers) < 8

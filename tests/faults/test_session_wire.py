@@ -118,7 +118,7 @@ async def test_a_stream_on_which_nothing_comes_through_one_way_is_left_by_both(
             await asyncio.sleep(0.1)
             rig.session_wire.hold(direction)
             await gateway.until_ready(False)
-            (session,) = (each for each in rig.stack.engine.gateways.values() if each.gateway_id == "g1")
+            (session,) = (each for each in rig.stack.engine.gateways if each.gateway_id == "g1")
             await rig.stack.until(lambda: not session.is_connected)
             rig.session_wire.let_go(direction)
             await asyncio.wait_for(answer.end(), 10)
