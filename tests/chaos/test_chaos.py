@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300), pytest.mark.asyncio(l
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Campaign]:
     folder = tmp_path_factory.mktemp("chaos")
-    async with campaign.started(folder, seed=SEED, num_streams=16, num_requests=120) as started:
+    async with campaign.started(folder, seed=SEED, num_streams=8, num_requests=80) as started:
         yield started
 
 
