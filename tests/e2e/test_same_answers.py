@@ -39,6 +39,7 @@ def assert_same(oracle: Oracle, prompts: Sequence[Sequence[int]], answers: Seque
         assert answer.finish_reason == "LENGTH"
 
 
+@pytest.mark.slow
 def test_answers_equal_transformers_cold_and_warm_alone_and_together(stack: Stack, oracle: Oracle) -> None:
     prompts = [stack.tokenize(prompt) for prompt in quick_prompts()]
     cold = stack.generate(prompts, max_tokens=NUM_TOKENS, at_once=4)

@@ -113,6 +113,7 @@ async def test_a_gateway_that_drains_refuses_what_is_new_and_says_when_to_ask_ag
     assert by_http.headers["retry-after"] == "1"
 
 
+@pytest.mark.slow
 async def test_a_second_signal_ends_what_runs(tmp_path: Path):
     scheduler = FakeScheduler()
     scheduler.step_s = 0.02
