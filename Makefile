@@ -30,7 +30,7 @@ setup: $(STAMP) ## make the virtual environment, install everything, generate co
 serve: setup ## start everything on this machine: make serve MODEL=... ARGS="--flag ..."
 	@exec $(BIN)/python tools/foreground.py $(BIN)/octavo serve $(MODEL) $(ARGS)
 
-test: setup ## the tests that every change must pass, under 5 minutes
+test: setup ## the tests that every change must pass, about 5 minutes
 	$(BIN)/python -m pytest
 
 test-slow: setup ## the full matrix and slow tests
