@@ -93,31 +93,28 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             await stack.close()
 
 
-async def test_between_gateway_and_scheduler(site: Site) -> None:
+async def mended(site: Site, wire: StrandingProxy) -> None:
+    """Strand a wire in the middle of answers: all come in time, over one connection more."""
     answers = site.submit()
     await asyncio.sleep(0.3)
-    site.session.strand()
+    wire.strand()
     assert await site.all_right(answers) < 8
-    assert site.session.num_connections == 2
+    assert wire.num_connections == 2
+
+
+async def test_between_gateway_and_scheduler(site: Site) -> None:
+    await mended(site, site.session)
     assert site.rig.loop().core.figures.num_preemptions == 0
 
 
 async def test_between_worker_and_scheduler_the_incarnation_survives(site: Site) -> None:
-    answers = site.submit()
-    await asyncio.sleep(0.3)
-    site.link.strand()
-    assert await site.all_right(answers) < 8
-    assert site.link.num_connections == 2
+    await mended(site, site.link)
     assert site.rig.loop().link.hello.session == 2
     assert site.rig.loop().core.figures.num_preemptions == 0
 
 
 async def test_between_scheduler_and_kv_cache_service_while_plans_are_asked(site: Site) -> None:
-    answers = site.submit()
-    await asyncio.sleep(0.3)
-    site.plan.strand()
-    assert await site.all_right(answers) < 8
-    assert site.plan.num_connections == 2
+    await mended(site, site.plan)
     assert site.rig.loop().core.figures.num_preemptions == 0
 
 

@@ -216,6 +216,7 @@ async def test_what_cannot_be_read_costs_the_prefixes_and_not_the_service(
     async with running(real_redis.url) as driver:
         driver.open()
         driver.prefill(0, A)
+        assert await driver.store.flushed(10.0)  # leaving waits for less, which a busy machine may need
     real_redis.client.hset(key, field, value)
     async with running(real_redis.url, incarnation=78, restoring=True) as driver:
         driver.open(opening=again())

@@ -27,6 +27,17 @@ async def three_running(stack: Stack, gateway: FakeGateway, *, max_tokens: int =
     await gateway.until(lambda: all(len(gateway.tokens[number]) > 10 for number in range(3)))
 
 
+async def three_running_and_another_worker(stack: Stack) -> tuple[FakeWorker, Any, FakeGateway]:
+    """The worker that has the requests, its stream, and whose they are."""
+    first = FakeWorker("w0")
+    stream = await stack.dial(first)
+    gateway = await stack.ready_gateway()
+    await three_running(stack, gateway)
+    await stack.dial(FakeWorker("w1", incarnation=5))
+    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    return first, stream, gateway
+
+
 async def all_right(gateway: FakeGateway, *, max_tokens: int = 200) -> None:
     for number in range(3):
         await gateway.end_of(number)
@@ -49,12 +60,7 @@ async def test_a_new_incarnation_takes_over_the_requests_of_the_dead_one(stack: 
 
 
 async def test_another_worker_takes_over_the_requests_of_the_dead_one(stack: Stack) -> None:
-    first = FakeWorker("w0")
-    stream = await stack.dial(first)
-    gateway = await stack.ready_gateway()
-    await three_running(stack, gateway)
-    await stack.dial(FakeWorker("w1", incarnation=5))
-    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    _, stream, gateway = await three_running_and_another_worker(stack)
     stream.cancel()
     await gateway.until(lambda: gateway.state.num_blocks == 63, timeout_s=8)
     await all_right(gateway)
@@ -151,12 +157,7 @@ async def test_a_silent_worker_is_dead_and_told_so_when_it_comes_back(
 
 
 async def test_who_does_not_dial_again_is_not_waited_for_where_another_can_go_on(stack: Stack) -> None:
-    first = FakeWorker("w0")
-    stream = await stack.dial(first)
-    gateway = await stack.ready_gateway()
-    await three_running(stack, gateway)
-    await stack.dial(FakeWorker("w1", incarnation=5))
-    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    _, stream, gateway = await three_running_and_another_worker(stack)
     await lost(stream)
     await gateway.until(
         lambda: gateway.state.num_blocks == 63, timeout_s=(workers.REDIAL_S + worker_link.SILENCE_S) / 2
@@ -165,12 +166,7 @@ async def test_who_does_not_dial_again_is_not_waited_for_where_another_can_go_on
 
 
 async def test_who_dials_again_in_time_keeps_its_requests_though_another_could_go_on(stack: Stack) -> None:
-    first = FakeWorker("w0")
-    stream = await stack.dial(first)
-    gateway = await stack.ready_gateway()
-    await three_running(stack, gateway)
-    await stack.dial(FakeWorker("w1", incarnation=5))
-    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    first, stream, gateway = await three_running_and_another_worker(stack)
     await lost(stream)
     await stack.dial(first)
     await asyncio.sleep(workers.REDIAL_S + 0.2)
@@ -183,12 +179,7 @@ async def test_a_worker_that_leaves_is_no_alarm_and_its_requests_move_at_once(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    first = FakeWorker("w0")
-    stream = await stack.dial(first)
-    gateway = await stack.ready_gateway()
-    await three_running(stack, gateway)
-    await stack.dial(FakeWorker("w1", incarnation=5))
-    await gateway.until(lambda: gateway.state.num_blocks == 126)
+    first, stream, gateway = await three_running_and_another_worker(stack)
     first.leave()
     assert await asyncio.wait_for(stream, 2) == ""
     await all_right(gateway)
