@@ -30,8 +30,8 @@ setup: $(STAMP) ## make the virtual environment, install everything, generate co
 serve: setup ## start everything on this machine: make serve MODEL=... ARGS="--flag ..."
 	@exec $(BIN)/python tools/foreground.py $(BIN)/octavo serve $(MODEL) $(ARGS)
 
-test: setup ## the tests that every change must pass, about 5 minutes
-	$(BIN)/python -m pytest
+test: setup ## the tests that every change must pass, about 4 minutes
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadfile
 
 test-slow: setup ## the full matrix and slow tests
 	$(BIN)/python -m pytest -m "(slow or matrix) and not (chaos or compose or kernels or clients or gpu)" --timeout=900
