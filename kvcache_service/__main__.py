@@ -36,7 +36,8 @@ async def main() -> None:
             exposition.serve(settings.metrics_port) if settings.metrics_port else nullcontext(),
         ):
             exposition.REGISTRY.register(PoolCollector(pools, store))
-            identities = Identities(Tenants(namespace_key), PublicPrefixes(await store.restore()))
+            identities = Identities(Tenants(namespace_key), PublicPrefixes())
+            await store.restore(identities.public)
             watches = Watches(pools, incarnation=incarnation)
             servicer = KVCacheServicer(pools, store, incarnation=incarnation, identities=identities, watches=watches)
             register = partial(add_KVCacheServiceServicer_to_server, servicer)

@@ -18,7 +18,7 @@ import dataclasses
 import hmac
 import struct
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvcache_service.core.block import HASH_BYTES, hash_of
@@ -209,6 +209,11 @@ def recorded_pool(meta: Mapping[bytes, bytes]) -> PoolRecord | None:
         ),
         totals=_recorded_totals(meta),
     )
+
+
+def packed_prefixes(prefixes: Mapping[str, Sequence[int]]) -> dict[str, bytes]:
+    """Public prefixes as they are written."""
+    return {name: array_bytes(token_ids) for name, token_ids in prefixes.items()}
 
 
 def array_bytes(values: Iterable[int]) -> bytes:

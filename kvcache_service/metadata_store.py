@@ -6,7 +6,6 @@ go on; the notes are bounded, and a snapshot brings Redis up to date when it is 
 
 import asyncio
 import time
-from array import array
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from kvcache_service import metadata_reader as reader
 from kvcache_service import metadata_record as record
 from kvcache_service.core.events import Event
 from kvcache_service.core.pools import Pool, Pools
+from kvcache_service.core.public_prefixes import PublicPrefixes
 from kvcache_service.core.restore import Records
 from kvcache_service.metadata_journal import Author, Journal
 from kvcache_service.metadata_writer import MetadataWriter, Owed
@@ -99,31 +99,31 @@ class MetadataStore:
             num_errors=self._writer.num_errors,
         )
 
-    async def restore(self) -> "dict[str, array[int]]":
-        """Once, before serving: give the pools what the service before this one has recorded of them.
+    async def restore(self, public: PublicPrefixes) -> None:
+        """Once, before serving: give the pools, and `public`, what the service before this one has recorded of them.
 
-        The public prefixes come back, by name. If Redis does not answer within a second there is nothing, and pools
-        will begin with their declared tables.
+        If Redis does not answer within a second, pools will begin with their declared tables, and the public prefixes
+        come back with its first answer, before any of them is written.
         """
         started_s = time.monotonic()
         client, author = self._writer.client, self._author
+        self._writer.public, self._writer.owed.is_public_unread = public, True
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                prefixes = await reader.public_prefixes(client, author.kvcache_id)
+                await self._writer.read_public()
             found = await reader.pools(client, author.kvcache_id, key_check=author.key_check, now_s=started_s)
         except (*FAILURES, TimeoutError) as error:
             self._pools.records = Records(is_known=False)
             _log.warning("metadata_not_read", problem=str(error) or type(error).__name__)
-            return {}
+            return
         self._pools.records = Records(found)
         _log.info(
             "metadata_read",
             num_pools=len(found),
             num_blocks=sum(len(each.blocks) for each in found),
-            num_public_prefixes=len(prefixes),
+            num_public_prefixes=len(public),
             duration_s=round(time.monotonic() - started_s, 3),
         )
-        return prefixes
 
     def opened(self, pool: Pool) -> None:
         """A pool was opened, perhaps again: all of it is to be written."""
@@ -144,7 +144,7 @@ class MetadataStore:
 
     def public_prefixes_changed(self, prefixes: Mapping[str, Sequence[int]]) -> None:
         """These are the public prefixes now."""
-        self._writer.owed.public = {name: record.array_bytes(token_ids) for name, token_ids in prefixes.items()}
+        self._writer.owed.public = record.packed_prefixes(prefixes)
         self._writer.wake()
 
     def erased(self, namespace: bytes) -> None:
@@ -158,7 +158,7 @@ class MetadataStore:
         """Whether Redis has taken, within this time, everything that was noted before."""
         marks = {journal: journal.num_noted for journal in self._writer.journals.values()}
         noted = self._writer.owed
-        owed = Owed(set(noted.closed), noted.public, noted.is_sweep_due)
+        owed = Owed(set(noted.closed), noted.public, is_sweep_due=noted.is_sweep_due)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self._has_written(marks, owed):

@@ -11,6 +11,7 @@ from kvcache_service import metadata_reader as reader
 from kvcache_service import metadata_record as record
 from kvcache_service import metadata_scripts as scripts
 from kvcache_service import redis_client
+from kvcache_service.core.public_prefixes import PublicPrefixes
 from kvcache_service.metadata_journal import EXPIRY_S, PIECE_KEYS, Author, Journal, Write
 from kvcache_service.redis_client import FAILURES, answered
 from octavo import logs
@@ -29,6 +30,8 @@ class Owed:
 
     closed: set[str] = field(default_factory=set)  # pools whose keys are to go
     public: dict[str, bytes] | None = None  # the public prefixes, packed, if they changed
+    is_public_unread: bool = False  # what is recorded of them is to be read first
+    is_public_in_doubt: bool = False  # whether they are still recorded is to be looked at
     is_sweep_due: bool = False  # the keys of every pool that has no journal are to go
 
 
@@ -39,11 +42,13 @@ class MetadataWriter:
         self.client = redis_client.client(url)
         self.journals: dict[str, Journal] = {}  # by pool id
         self.owed = Owed()
+        self.public = PublicPrefixes()  # set before the service serves
         self.is_connected = False
         self.num_errors = 0
         self.round_done = asyncio.Event()  # set, and made anew, after every round
         self._url = url
         self._author = author
+        self._public_key = record.public_key(author.kvcache_id)
         self._was_lost = False
         self._num_rounds = 0
         self._listed: set[str] = set()  # pools that the directory has
@@ -75,6 +80,13 @@ class MetadataWriter:
                 self._changed.set()
             if self._leaving.is_set() and not (self.is_connected and self._changed.is_set()):
                 return
+
+    async def read_public(self) -> None:
+        """Complete `public` by what was recorded; if names were put or deleted meanwhile, it is to be written."""
+        recorded = await reader.public_prefixes(self.client, self._author.kvcache_id)
+        is_first, self.owed.is_public_unread = self.owed.is_public_unread, False
+        if is_first and self.public.recall(recorded):  # else `run` and the start of the service have both read it
+            self.owed.public = record.packed_prefixes(dict(self.public))
 
     async def close(self) -> None:
         """Drop the connections."""
@@ -125,12 +137,22 @@ class MetadataWriter:
             await answered(self.client.srem(record.directory_key(kvcache_id), pool_id))
             self._listed.discard(pool_id)
             owed.closed.discard(pool_id)  # one that was opened meanwhile is written anew, after this
+        await self._look_at_public()
         if owed.public is not None:
             public = owed.public
             blob = record.blob((name.encode(), packed) for name, packed in public.items())
-            await answered(self.client.eval(scripts.REPLACE, 1, record.public_key(kvcache_id), blob))
+            await answered(self.client.eval(scripts.REPLACE, 1, self._public_key, blob))
             if owed.public is public:
                 owed.public = None
+
+    async def _look_at_public(self) -> None:
+        """Nothing that was recorded is written over unread, and what Redis has lost is written again."""
+        owed = self.owed
+        if owed.is_public_unread:
+            await self.read_public()
+        elif owed.is_public_in_doubt and not await answered(self.client.exists(self._public_key)) and self.public:
+            owed.public = record.packed_prefixes(dict(self.public))
+        owed.is_public_in_doubt = False
 
     async def _write_journals(self) -> bool:
         """One pipeline: the next piece of each pool, as many as a step does not notice, in turn.
@@ -155,6 +177,7 @@ class MetadataWriter:
             is_lost = not journal.done(answer, time.monotonic())
             if is_lost:
                 _log.warning("metadata_record_lost", pool_id=journal.pool.key.pool_id)
+                self.owed.is_public_in_doubt = True
             if is_lost or write.script == scripts.PUT_SNAPSHOT:
                 self._listed.discard(journal.pool.key.pool_id)  # what is lost may be the directory, too
         if failed:
@@ -197,7 +220,8 @@ class MetadataWriter:
             journal.start_over(time.monotonic())
 
     def _note_all(self) -> None:
-        """Write every pool's record again, which tells whether Redis still has it."""
+        """Write every pool's record again, which tells whether Redis still has it; look at the public prefixes."""
+        self.owed.is_public_in_doubt = True
         for journal in self.journals.values():
             journal.note((), time.monotonic())
 

@@ -16,6 +16,7 @@ class PublicPrefixes:
     def __init__(self, prefixes: Mapping[str, Iterable[int]] | None = None) -> None:
         self._prefixes: dict[str, array[int]] = {}
         self._by_first: dict[int, list[array[int]]] = {}  # first token id -> the prefixes that begin with it
+        self._decided: set[str] | None = set()  # names put or deleted before `recall`; None after it
         for name, token_ids in (prefixes or {}).items():
             self.put(name, token_ids)
 
@@ -43,6 +44,7 @@ class PublicPrefixes:
             raise BadPrefix(
                 f"there are {MAX_PREFIXES} public prefixes already; delete one before {name!r}", field="prefix.name"
             )
+        self._decide(name)
         if self._prefixes.get(name) == tokens:
             return False
         self._prefixes[name] = tokens
@@ -51,15 +53,34 @@ class PublicPrefixes:
 
     def delete(self, name: str) -> bool:
         """Withdraw a prefix; false if there is none of this name."""
+        self._decide(name)
         if self._prefixes.pop(name, None) is None:
             return False
         self._index()
         return True
 
+    def recall(self, recorded: Mapping[str, Iterable[int]]) -> bool:
+        """Take back, once, what was public before this object was; whether the outcome is not what was recorded.
+
+        Names that were put or deleted meanwhile stay as they are, and so does the bound: what has no place is left out.
+        """
+        decided, self._decided = self._decided, None
+        assert decided is not None, "what was recorded has been recalled already"
+        known = {name: array("I", token_ids) for name, token_ids in recorded.items()}
+        for name, tokens in known.items():
+            if name not in decided and len(self._prefixes) < MAX_PREFIXES:
+                self._prefixes[name] = tokens
+        self._index()
+        return self._prefixes != known
+
     def num_public_blocks(self, token_ids: "array[int]", block_size: int) -> int:
         """How many leading full blocks of a prompt are those of a public prefix."""
         candidates = self._by_first.get(token_ids[0], ()) if token_ids else ()
         return max((_num_common_blocks(token_ids, prefix, block_size) for prefix in candidates), default=0)
+
+    def _decide(self, name: str) -> None:
+        if self._decided is not None:
+            self._decided.add(name)
 
     def _index(self) -> None:
         self._by_first = {}

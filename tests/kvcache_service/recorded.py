@@ -12,6 +12,7 @@ from kvcache_service.core.hash_extras import NO_EXTRAS, Extras
 from kvcache_service.core.pins import PinName
 from kvcache_service.core.plan import Admits, Declaration, DeclaredTable, Frees, Plan
 from kvcache_service.core.pools import Pool, PoolKey, Pools
+from kvcache_service.core.public_prefixes import PublicPrefixes
 from kvcache_service.core.request import Identity
 from kvcache_service.core.restore import Opening, PoolRecord
 from kvcache_service.metadata_store import MetadataStore
@@ -27,6 +28,7 @@ class Driver:
 
     def __init__(self, store: MetadataStore, pools: Pools, pool_id: str = "w1") -> None:
         self.store, self.pools, self.pool_id = store, pools, pool_id
+        self.public = PublicPrefixes()
         self.pool: Pool
         self.num_openings = 0
 
@@ -84,9 +86,10 @@ async def running(
     """The metadata side of one life of the service."""
     pools = Pools()
     async with MetadataStore.connect(url, pools, kvcache_incarnation=incarnation, namespace_key=namespace_key) as store:
+        driver = Driver(store, pools)
         if restoring:
-            await store.restore()
-        yield Driver(store, pools)
+            await store.restore(driver.public)
+        yield driver
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:

@@ -93,11 +93,13 @@ async def serving(
     async with MetadataStore.connect(
         redis_url, pools, kvcache_incarnation=incarnation, namespace_key=NAMESPACE_KEY
     ) as store:
+        identities = Identities(Tenants(NAMESPACE_KEY), PublicPrefixes())
+        await store.restore(identities.public)
         made = KVCacheServicer(
             pools,
             store,
             incarnation=incarnation,
-            identities=Identities(Tenants(NAMESPACE_KEY), PublicPrefixes(await store.restore())),
+            identities=identities,
             watches=Watches(pools, incarnation=incarnation, log=log),
         )
         register = partial(pb_grpc.add_KVCacheServiceServicer_to_server, made)

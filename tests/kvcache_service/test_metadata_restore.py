@@ -11,6 +11,7 @@ from kvcache_service import metadata_store
 from kvcache_service.core.block_hash import namespace_of
 from kvcache_service.core.hash_extras import NO_EXTRAS, Extras
 from kvcache_service.core.pins import PinName
+from kvcache_service.core.public_prefixes import PublicPrefixes
 from kvcache_service.core.restore import GrantedBlocks, Opening, Position, RestoreOutcome
 from tests.kvcache_service.real_redis import RealRedis
 from tests.kvcache_service.recorded import (
@@ -117,10 +118,8 @@ async def test_public_prefixes_come_back(real_redis: RealRedis):
     async with running(real_redis.url) as driver:
         driver.store.public_prefixes_changed({"system": [1, 2, 70_000], "ü": [3]})
     async with running(real_redis.url, incarnation=78) as driver:
-        assert {name: list(ids) for name, ids in (await driver.store.restore()).items()} == {
-            "system": [1, 2, 70_000],
-            "ü": [3],
-        }
+        await driver.store.restore(driver.public)
+        assert {name: list(ids) for name, ids in driver.public} == {"system": [1, 2, 70_000], "ü": [3]}
 
 
 async def test_without_an_answer_in_time_pools_begin_with_their_tables(real_redis: RealRedis):
@@ -130,7 +129,7 @@ async def test_without_an_answer_in_time_pools_begin_with_their_tables(real_redi
     real_redis.send(signal.SIGSTOP)
     try:
         async with running(real_redis.url, incarnation=78) as driver:
-            assert await driver.store.restore() == {}
+            await driver.store.restore(driver.public)
             driver.open(opening=again())
             assert driver.pool.restored.outcome is RestoreOutcome.NO_ANSWER
             assert num_hits(driver, A) == 0
@@ -179,7 +178,7 @@ async def test_an_erasure_that_does_not_know_the_records_drops_them_all(real_red
         driver.prefill(0, A, TENANT)
     real_redis.send(signal.SIGSTOP)
     async with running(real_redis.url, incarnation=78) as driver:
-        await driver.store.restore()
+        await driver.store.restore(driver.public)
         driver.store.erased(TENANT.namespace)
         assert not await driver.store.flushed(0.1)
         real_redis.send(signal.SIGCONT)
@@ -230,7 +229,8 @@ async def test_what_cannot_be_read_costs_the_prefixes_and_not_the_service(
 async def test_public_prefixes_that_nobody_could_have_declared_do_not_come_back(real_redis: RealRedis):
     real_redis.client.hset(layout.public_key("kvcache"), "empty", b"")
     async with running(real_redis.url) as driver:
-        assert await driver.store.restore() == {}
+        await driver.store.restore(driver.public)
+        assert not driver.public
 
 
 async def test_a_pool_whose_name_is_no_text_is_passed_over(real_redis: RealRedis):
@@ -261,5 +261,5 @@ async def test_two_services_share_a_redis_under_different_names(real_redis: Real
         async with metadata_store.MetadataStore.connect(
             real_redis.url, driver.pools, kvcache_incarnation=1, kvcache_id="other"
         ) as other:
-            await other.restore()
+            await other.restore(PublicPrefixes())
             assert len(driver.pools.records) == 0

@@ -1,8 +1,12 @@
 """One life of the service after another, over one Redis: what a tenant, an operator and a watcher find again."""
 
+import asyncio
+import signal
 from typing import Any
 
-from octavo.columns import pack
+import pytest
+
+from octavo.columns import pack, unpack
 from octavo.kvcache.v1 import kvcache_pb2 as pb
 from tests.kvcache_service.real_redis import RealRedis
 from tests.kvcache_service.rig import family
@@ -22,6 +26,16 @@ async def opened_again(service: Service) -> pb.OpenPoolResponse:
 
 async def written(service: Service) -> None:
     assert await service.store.flushed(5)
+
+
+async def put(service: Service, name: str, token_id: int) -> None:
+    await service.call("PutPublicPrefix", prefix=pb.PublicPrefix(name=name, token_ids=pack([token_id])))
+
+
+async def public(service: Service) -> dict[str, int]:
+    """The only token of each public prefix."""
+    prefixes = (await service.call("ListPublicPrefixes")).prefixes
+    return {prefix.name: unpack("token_ids", prefix.token_ids)[0] for prefix in prefixes}
 
 
 async def test_prefixes_come_back_and_a_watcher_starts_anew_with_them(real_redis: RealRedis):
@@ -78,6 +92,53 @@ async def test_public_prefixes_come_back(real_redis: RealRedis):
         await written(first)
     async with serving(redis_url=real_redis.url, incarnation=INCARNATION + 1) as second:
         assert list((await second.call("ListPublicPrefixes")).prefixes) == [prefix]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_redis_that_is_away_at_the_start_costs_no_public_prefix(real_redis: RealRedis, is_killed: bool):
+    async with serving(redis_url=real_redis.url) as first:
+        for name in ("kept", "replaced", "deleted"):
+            await put(first, name, 1)
+        await written(first)
+    real_redis.kill() if is_killed else real_redis.send(signal.SIGSTOP)
+    async with serving(redis_url=real_redis.url, incarnation=INCARNATION + 1) as second:
+        assert await public(second) == {}
+        await put(second, "new", 2)
+        await put(second, "replaced", 2)
+        await second.call("DeletePublicPrefix", name="deleted")
+        await asyncio.to_thread(real_redis.start) if is_killed else real_redis.send(signal.SIGCONT)
+        await written(second)
+        assert await public(second) == {"kept": 1, "new": 2, "replaced": 2}
+    async with serving(redis_url=real_redis.url, incarnation=INCARNATION + 2) as third:
+        assert await public(third) == {"kept": 1, "new": 2, "replaced": 2}
+
+
+async def test_a_redis_that_was_away_at_the_start_tells_its_public_prefixes_to_a_service_that_writes_none(
+    real_redis: RealRedis,
+):
+    async with serving(redis_url=real_redis.url) as first:
+        await put(first, "kept", 1)
+        await written(first)
+    real_redis.send(signal.SIGSTOP)
+    async with serving(redis_url=real_redis.url, incarnation=INCARNATION + 1) as second:
+        real_redis.send(signal.SIGCONT)
+        async with asyncio.timeout(5):
+            while await public(second) != {"kept": 1}:  # noqa: ASYNC110 - the service tells nobody
+                await asyncio.sleep(0.01)
+
+
+async def test_a_redis_that_lost_everything_is_told_the_public_prefixes_again(real_redis: RealRedis):
+    async with serving(redis_url=real_redis.url) as first:
+        await first.open(**SCHEDULER)
+        await put(first, "system", 1)
+        await written(first)
+        real_redis.client.flushall()
+        real_redis.kill()
+        await asyncio.to_thread(real_redis.start)
+        await first.run(0, PROMPT)
+        await written(first)
+    async with serving(redis_url=real_redis.url, incarnation=INCARNATION + 1) as second:
+        assert await public(second) == {"system": 1}
 
 
 async def test_pins_come_back_with_what_is_left_of_their_time(real_redis: RealRedis):

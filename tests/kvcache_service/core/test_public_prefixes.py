@@ -71,6 +71,29 @@ def test_prefixes_are_bounded(monkeypatch: pytest.MonkeyPatch):
     assert public.put("one", [3])
 
 
+def test_what_was_recorded_comes_back_unless_its_name_was_used_meanwhile():
+    public = PublicPrefixes()
+    public.put("replaced", [2])
+    public.delete("deleted")
+    with pytest.raises(BadPrefix):
+        public.put("refused", [])
+    assert public.recall({"replaced": [1], "deleted": [1], "refused": [1], "kept": family("A", 16)})
+    assert {name: len(tokens) for name, tokens in public} == {"replaced": 1, "refused": 1, "kept": 16}
+    assert num_public(public, family("A", 20)) == 1
+
+
+@pytest.mark.parametrize(("declared", "differs"), [({}, False), ({"one": [1]}, False), ({"two": [2]}, True)])
+def test_recalling_tells_whether_the_record_must_be_written_again(declared: dict[str, list[int]], differs: bool):
+    assert PublicPrefixes(declared).recall({"one": [1]}) is differs
+
+
+def test_what_comes_back_is_bounded_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(public_prefixes, "MAX_PREFIXES", 2)
+    public = PublicPrefixes({"mine": [1]})
+    assert public.recall({"first": [2], "second": [3]})
+    assert [name for name, _ in public] == ["first", "mine"]
+
+
 def test_tenants_share_the_blocks_of_a_public_prefix_and_nothing_behind_it():
     known, rig = identities(system=family("A", 40)), Rig(41)
     prompt = family("A", 32) + family("B", 32) + [1]
