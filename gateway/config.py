@@ -70,7 +70,7 @@ class Network:
         check_port("port", self.port)
         check_port("grpc_port", self.grpc_port)
         if self.reuse_port and 0 in (self.port, self.grpc_port):
-            raise ValueError("reuse_port needs ports that are known: port and grpc_port must not be 0")
+            raise ValueError("reuse_port needs ports that are known: neither may be 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,7 +192,7 @@ class Generator:
     def _cancel_reason(self, deadline_at_s: float | None) -> CancelReason:
         if deadline_at_s is not None and time.monotonic() >= deadline_at_s:
             return CancelReason.DEADLINE
-        return CancelReason.SHUTDOWN if self._serving.state.cause == "draining" else CancelReason.CLIENT_GONE
+        return CancelReason.SHUTDOWN if self._serving.is_draining else CancelReason.CLIENT_GONE
 
 
 def _log_fields(record: CallRecord) -> dict[str, object]:

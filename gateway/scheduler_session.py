@@ -183,7 +183,8 @@ class SchedulerSession:
             self._submit_again()
         if message.reason != self._reason:
             self._reason = message.reason
-            is_wrong = message.HasField("model") and not message.ready and not message.draining
+            is_meant = message.draining or message.refusing
+            is_wrong = message.HasField("model") and not message.ready and not is_meant
             say = _log.error if is_wrong else _log.info  # somebody must do what the reason says
             say("serving_changed", ready=message.ready, reason=message.reason)
         self._on_state(session_wire.state(message))

@@ -25,12 +25,12 @@ class Serving:
         self._readiness = readiness
         self._scheduler = SchedulerState()
         self._was_ready = False
-        self._is_draining = False
+        self.is_draining = False  # this process: it takes nothing new
 
     @property
     def state(self) -> ServingState:
         scheduler = self._scheduler
-        is_ready = scheduler.is_ready and not scheduler.is_draining and not self._is_draining
+        is_ready = scheduler.is_ready and not scheduler.is_draining and not self.is_draining
         return ServingState(
             is_ready=is_ready,
             reason="" if is_ready else self._reason(),
@@ -57,7 +57,7 @@ class Serving:
         self._tell()
 
     def start_draining(self) -> None:
-        self._is_draining = True
+        self.is_draining = True
         self._tell()
 
     def check_accepting(self) -> None:
@@ -65,7 +65,7 @@ class Serving:
 
         While a worker or the scheduler is restarting nothing is refused: the scheduler, or the session, holds requests.
         """
-        if self._is_draining:
+        if self.is_draining:
             raise failures.draining()
         if not self._was_ready:
             raise failures.loading(self.state.reason)
@@ -87,12 +87,12 @@ class Serving:
         self._readiness.set(state.is_ready, state.reason)
 
     def _reason(self) -> str:
-        if self._is_draining:
+        if self.is_draining:
             return "draining"
         return self._scheduler.reason or ("the scheduler is draining" if self._scheduler.is_draining else "no worker")
 
     def _cause(self) -> Literal["loading", "no_worker", "stalled", "draining"]:
-        if self._is_draining or self._scheduler.is_draining:
+        if self.is_draining or self._scheduler.is_draining or self._scheduler.is_refusing:
             return "draining"
         if not self._was_ready:
             return "loading"

@@ -74,6 +74,7 @@ def state(message: scheduler_pb2.ServingState) -> SchedulerState:
     return SchedulerState(
         is_ready=message.ready,
         is_draining=message.draining,
+        is_refusing=message.refusing,
         reason=message.reason,
         max_model_len=message.model.max_model_len if has_model else None,
         vocab_size=message.model.vocab_size if has_model else None,

@@ -147,6 +147,7 @@ class Engine:
             reason=problem,
             model=model,
             is_draining=self._is_handing_over,
+            is_refusing=self._is_draining,
             num_blocks=sum(loop.core.pool.num_blocks - 1 for loop in loops),
             block_size=loops[0].core.pool.block_size if loops else 0,
         )

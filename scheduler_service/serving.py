@@ -20,6 +20,7 @@ class ServingState:
     is_ready: bool = False
     reason: str = ""
     model: Model | None = None
-    is_draining: bool = False
+    is_draining: bool = False  # it is about to end: gateways keep what they have for the next
+    is_refusing: bool = False  # it was told to take nothing new
     num_blocks: int = 0  # of all pools but their null blocks
     block_size: int = 0

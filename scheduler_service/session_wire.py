@@ -140,6 +140,7 @@ def state(serving: ServingState) -> pb.ServingState:
         ready=serving.is_ready,
         reason=serving.reason,
         draining=serving.is_draining,
+        refusing=serving.is_refusing,
         num_blocks=serving.num_blocks,
         block_size=serving.block_size,
     )

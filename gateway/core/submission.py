@@ -137,7 +137,8 @@ class SchedulerState:
     """What the scheduler said last about itself; not ready, with the reason, while nobody answers."""
 
     is_ready: bool = False
-    is_draining: bool = False
+    is_draining: bool = False  # it is about to end
+    is_refusing: bool = False  # it was told to take nothing new
     reason: str = "the scheduler does not answer yet"
     max_model_len: int | None = None  # None: no worker has named the model yet
     vocab_size: int | None = None

@@ -60,6 +60,18 @@ async def test_while_everybody_waits_for_somebody_it_is_not_ready_and_still_take
     assert text_in(await events_of(stack, asked("ab", max_tokens=4))) == "abab"
 
 
+async def test_a_scheduler_that_was_told_to_drain_is_the_cause_and_no_error(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+):
+    model = stack.scheduler.state.model
+    told = scheduler_pb2.ServingState(ready=False, refusing=True, reason="draining", model=model, num_blocks=63)
+    stack.scheduler.state = told
+    stack.scheduler.is_cut.set()
+    await until(lambda: stack.readiness.reason == "draining")
+    assert stack.generator.serving_state.cause == "draining"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_a_scheduler_that_is_silent_is_dialled_again_and_its_requests_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -167,6 +167,8 @@ async def test_a_draining_scheduler_finishes_what_it_has_and_takes_nothing_new(s
     await gateway.until(lambda: 2 in gateway.rejected)
     assert gateway.rejected[2].reason == "SERVER_DRAINING"
     assert (gateway.state.ready, gateway.state.reason) == (False, "draining")
+    # It stays, so nothing is kept for the next.
+    assert (gateway.state.refusing, gateway.state.draining) == (True, False)
 
 
 async def test_the_state_shows_workers_gateways_and_totals(stack: Stack) -> None:
