@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from octavo import environment, flags
 from octavo.config_fields import Field, default_of, flatten
-from octavo.config_values import BadValue, parse
+from octavo.config_values import BadValue, parse, spelled
 
 T = TypeVar("T")
 Origin = Literal["flag", "environment", "default"]
@@ -58,7 +58,7 @@ def load(
             origins[field.name] = origin
             if text is not None:
                 values[field.name] = parse(field, text, origin)
-        config = _build(cls, known, values)
+        config = _build(cls, known, values, origins)
     except BadValue as mistake:
         _exit(program, str(mistake))
     _LOADED[id(config)] = _Loaded(config, prefix, origins)
@@ -91,7 +91,7 @@ def _choose(
     return None, "default"
 
 
-def _build(cls: type[T], known: Sequence[Field], values: Mapping[str, object]) -> T:
+def _build(cls: type[T], known: Sequence[Field], values: Mapping[str, object], origins: Mapping[str, Origin]) -> T:
     """Construct the groups, then the whole; what is absent from `values` keeps its default."""
     missing = [field for field in known if field.is_required and field.name not in values]
     if missing:
@@ -106,7 +106,16 @@ def _build(cls: type[T], known: Sequence[Field], values: Mapping[str, object]) -
             arguments[group] = _build_group(cls, group, group_cls, inside)
         return cls(**arguments)
     except ValueError as mistake:
-        raise BadValue(str(mistake)) from mistake
+        raise BadValue(_as_given(str(mistake), known, origins)) from mistake
+
+
+def _as_given(message: str, known: Sequence[Field], origins: Mapping[str, Origin]) -> str:
+    """A dataclass names its field first, "block_size is 7"; people gave a flag or a variable, and look for that."""
+    name, _, rest = message.partition(" ")
+    for field in known:
+        if field.name == name:
+            return f"{spelled(field, origins[name])} {rest}"
+    return message
 
 
 def _groups(known: Sequence[Field]) -> dict[str, type]:

@@ -5,13 +5,14 @@ Knows source text (a field's trailing comment is its help); never reads flags or
 
 import ast
 import dataclasses
+import functools
 import inspect
 import io
 import re
 import textwrap
 import tokenize
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any
@@ -113,7 +114,8 @@ def default_of(field: "dataclasses.Field[Any]") -> object:
     return field.default
 
 
-def trailing_comments(cls: type) -> dict[str, str]:
+@functools.cache  # reading a class's source takes milliseconds, and `octavo serve` asks for all settings many times
+def trailing_comments(cls: type) -> Mapping[str, str]:
     """Field name -> the comment behind it, with the lines below that continue it: `#` and at least two spaces."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):

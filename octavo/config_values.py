@@ -17,7 +17,6 @@ class BadValue(Exception):
 
 def parse(field: Field, texts: Sequence[str], origin: str) -> object:
     """The value of `texts` (a repeated flag gives several; all but tuples take the last)."""
-    spelled = field.flag if origin == "flag" else field.env_var
     if field.is_optional and texts[-1].lower() in ("", "none"):
         return None
     try:
@@ -27,7 +26,12 @@ def parse(field: Field, texts: Sequence[str], origin: str) -> object:
             return tuple(_scalar(item_type, item) for item in items if item)
         return _scalar(field.value_type, texts[-1])
     except ValueError:
-        raise BadValue(f"{spelled} wants {describe(field)}, got {texts[-1]!r}") from None
+        raise BadValue(f"{spelled(field, origin)} wants {describe(field)}, got {texts[-1]!r}") from None
+
+
+def spelled(field: Field, origin: str) -> str:
+    """A setting as whoever gave it wrote it; one that nobody gave, as a flag."""
+    return field.env_var if origin == "environment" else field.flag
 
 
 def describe(field: Field) -> str:

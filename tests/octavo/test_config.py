@@ -22,7 +22,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
-            raise ValueError(f"--max-num-seqs must be at least 1, is {self.max_num_seqs}")
+            raise ValueError(f"max_num_seqs must be at least 1, is {self.max_num_seqs}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,15 @@ def test_octavo_model_serves_every_service_and_the_prefixed_one_wins():
 
 def test_an_empty_variable_counts_as_unset():
     assert load(OCTAVO_SCHEDULER_HTTP_PORT="", OCTAVO_SCHEDULER_MODEL="", OCTAVO_MODEL="a").model == "a"
+
+
+def test_a_value_that_cannot_be_is_told_by_what_people_gave(capsys: pytest.CaptureFixture[str]):
+    assert refusal(capsys, "--max-num-seqs=0", OCTAVO_SCHEDULER_MAX_NUM_SEQS="5") == (
+        "octavo scheduler: --max-num-seqs must be at least 1, is 0"
+    )
+    assert refusal(capsys, OCTAVO_SCHEDULER_MAX_NUM_SEQS="0") == (
+        "octavo scheduler: OCTAVO_SCHEDULER_MAX_NUM_SEQS must be at least 1, is 0"
+    )
 
 
 def test_an_unknown_flag_names_the_nearest(capsys: pytest.CaptureFixture[str]):
