@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -37,6 +37,7 @@ class Settings:
     first: int
     faults: int | None
     two_faults: bool
+    processes_only: bool
     streams: int
     requests: int
     workers: int
@@ -44,9 +45,10 @@ class Settings:
 
     def replay(self, number: int) -> str:
         """The command that does round `number` again."""
-        flags = f"--seed {self.seed} --first {number} --faults 1{' --two-faults' if self.two_faults else ''}"
+        numbers = f"--seed {self.seed} --first {number} --faults 1"
+        chosen = " --two-faults" * self.two_faults + " --processes-only" * self.processes_only
         size = f"--streams {self.streams} --requests {self.requests} --workers {self.workers}"
-        return f"python -m tests.chaos {flags} {size}"
+        return f"python -m tests.chaos {numbers}{chosen} {size}"
 
 
 class Report:
@@ -128,6 +130,8 @@ def _end(settings: Settings) -> int | None:
 
 def _faults(settings: Settings, number: int) -> Sequence[Fault]:
     targets = campaign.targets(settings.workers)
+    if settings.processes_only:
+        targets = replace(targets, links=(), message_links=())
     first = draw(targets, seed=settings.seed, number=number)
     if not settings.two_faults:
         return [first]
@@ -153,6 +157,7 @@ def _settings() -> Settings:
     parser.add_argument("--first", type=int, default=0, help="the number of the first round")
     parser.add_argument("--faults", type=int, help="so many rounds")
     parser.add_argument("--two-faults", action="store_true", help="two faults of different targets 2 s apart each time")
+    parser.add_argument("--processes-only", action="store_true", help="nothing is done to connections")
     parser.add_argument("--streams", type=int, default=32, help="clients that ask at the same time")
     parser.add_argument("--requests", type=int, default=300, help="distinct requests")
     parser.add_argument("--workers", type=int, default=2, help="worker processes")

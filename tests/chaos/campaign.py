@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.chaos import invariants, reference
 from tests.chaos.clients import Clients
 from tests.chaos.faults import Fault, Kind, Targets
+from tests.chaos.grpc_client import PATIENCE_S
+from tests.chaos.http_client import WHOLE_SILENCE_S
 from tests.chaos.injector import inject
 from tests.chaos.load import Load
 from tests.chaos.requests import request_set
@@ -18,7 +20,7 @@ from tests.chaos.transcript import Transcript
 from tests.chaos.verdict import Window, judge
 
 READY_LIMIT_S = 60.0  # after a fault is over
-PASS_LIMIT_S = 120.0  # for the requests that were open then
+PASS_LIMIT_S = 20.0 + max(WHOLE_SILENCE_S, PATIENCE_S)  # for the requests that were open then; their clients first
 APART_S = 2.0  # between the two faults of a pair
 
 

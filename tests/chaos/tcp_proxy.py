@@ -6,12 +6,12 @@ It knows nothing of what the bytes mean. A direction that is held looks like a p
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.faults.proxy import Direction
+from tests.faults.proxy import Direction, together
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 64 * 1024
@@ -83,7 +83,7 @@ class TcpProxy:
         ends = _Ends(writer, far_writer)
         self._connections.add(ends)
         try:
-            await _both(self._pump(reader, far_writer, Direction.UP), self._pump(far_reader, writer, Direction.DOWN))
+            await together(self._pump(reader, far_writer, Direction.UP), self._pump(far_reader, writer, Direction.DOWN))
         except OSError:  # a broken connection, or one that turns out to be when it is to end
             ends.reset()
         finally:
@@ -98,7 +98,7 @@ class TcpProxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         """One direction to its end, which is passed on like its bytes; raises ConnectionError for a broken socket."""
         under_way: asyncio.Queue[_Chunk] = asyncio.Queue(NUM_CHUNKS_UNDER_WAY)
-        await _both(self._take(reader, under_way), self._deliver(under_way, writer, direction))
+        await together(self._take(reader, under_way), self._deliver(under_way, writer, direction))
 
     async def _take(self, reader: asyncio.StreamReader, under_way: "asyncio.Queue[_Chunk]") -> None:
         now_s = asyncio.get_running_loop().time
@@ -126,17 +126,6 @@ class TcpProxy:
             await writer.drain()
         if not writer.is_closing():
             writer.write_eof()
-
-
-async def _both(*parts: Coroutine[None, None, None]) -> None:
-    """Run to the end; the first failure ends the others."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -1,11 +1,13 @@
 """The schedule: the same for the same seed, and nothing is left out."""
 
 from collections import Counter
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from tests.chaos.campaign import targets
-from tests.chaos.faults import Kind, draw, draw_other, each_once
+from tests.chaos.faults import PROCESS_KINDS, Kind, draw, draw_other, each_once
 
 TARGETS = targets(2)
 
@@ -31,3 +33,9 @@ def test_every_pair_comes_up_in_a_long_schedule():
 def test_the_second_of_two_faults_is_another_target_s(number: int):
     first = draw(TARGETS, seed=3, number=number)
     assert draw_other(TARGETS, first, seed=3, number=number).target != first.target
+
+
+def test_without_connections_only_processes_are_harmed():
+    processes = replace(TARGETS, links=(), message_links=())
+    drawn = [draw(processes, seed=3, number=number) for number in range(500)]
+    assert {(fault.target, fault.kind) for fault in drawn} == set(product(TARGETS.processes, PROCESS_KINDS))

@@ -181,8 +181,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
             await up.write_to(call.write)
             await call.done_writing()
 
-        answering = asyncio.ensure_future(_all(down.read(aiter(call)), down.write_to(whole(write_down))))
-        asking = asyncio.ensure_future(_all(up.read(requests), write_up()))
+        answering = asyncio.ensure_future(together(down.read(aiter(call)), down.write_to(whole(write_down))))
+        asking = asyncio.ensure_future(together(up.read(requests), write_up()))
         cutting = asyncio.ensure_future(is_cut.wait())
         try:
             await asyncio.wait((answering, asking, cutting), return_when=asyncio.FIRST_COMPLETED)
@@ -196,14 +196,15 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the
             await asyncio.gather(answering, asking, cutting, return_exceptions=True)
 
 
-async def _all(*parts: Awaitable[None]) -> None:
-    """Run together; the first failure ends both."""
+async def together(*parts: Awaitable[None]) -> None:
+    """Run to the end; the first failure ends the others, and all are over when this returns."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:
         await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
