@@ -10,7 +10,11 @@ from octavo.cli.arguments import Parser
 def run(argv: Sequence[str]) -> int:
     """Print where the model lies; 1 if it cannot be had."""
     parser = Parser("pull", "Fetch a model into the cache folder and prepare it for serving.")
-    parser.add_argument("MODEL", nargs="?", help="a hub id, a folder or a GGUF file; the demo model if left out")
+    parser.add_argument(
+        "MODEL",
+        nargs="?",
+        help="a hub id, a folder, a GGUF file or gemma-3-270m; the demo model if left out",
+    )
     arguments = parser.read(argv)
     try:
         files = model_files.resolve(arguments.MODEL)

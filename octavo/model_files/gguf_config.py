@@ -1,27 +1,42 @@
-"""config.json and generation_config.json from a GGUF's metadata, in the form of transformers' LlamaConfig.
+"""config.json and generation_config.json from a GGUF's metadata, in the form of transformers' configurations.
 
 Knows GGUF's names of things and Hugging Face's; reads no weights but the few numbers of `rope_freqs`.
 """
 
+import math
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFReader
 
 from octavo.model_files.errors import ModelFilesError
+from octavo.model_files.gguf_header import GGUFHeader
 
 # GGUF architecture -> (model_type, architecture class) of transformers.
-ARCHITECTURES = {"llama": ("llama", "LlamaForCausalLM"), "qwen2": ("qwen2", "Qwen2ForCausalLM")}
+ARCHITECTURES = {
+    "llama": ("llama", "LlamaForCausalLM"),  # and Mistral, which llama.cpp runs as a Llama, too
+    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+    "gemma2": ("gemma2", "Gemma2ForCausalLM"),
+    "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+}
+
+# What llama.cpp knows of the Gemmas without being told: every how many layers one sees everything, the theta of the
+# others, and the number of layers of the models whose scores are scaled by the width of a head's share of the stream.
+_WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6}
+_LOCAL_THETA = 10000.0
+_LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+_END_OF_TURN = "<end_of_turn>"
 
 
 class Metadata:
     """Typed access to the key-value part of a GGUF."""
 
-    def __init__(self, reader: GGUFReader, path: Path) -> None:
+    def __init__(self, file: mmap.mmap, header: GGUFHeader, path: Path) -> None:
         self.path = path
-        self._reader = reader
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self._file = file
+        self._header = header
         self.architecture = self.text("general.architecture")
         if self.architecture not in ARCHITECTURES:
             raise ModelFilesError(
@@ -29,7 +44,7 @@ class Metadata:
             )
 
     def __contains__(self, key: str) -> bool:
-        return key in self._reader.fields
+        return key in self._header.fields
 
     def text(self, key: str, default: str | None = None) -> str:
         return str(self._value(key, default))
@@ -40,6 +55,9 @@ class Metadata:
     def number(self, key: str, default: float | None = None) -> float:
         """A float32 of the file with the fewest digits that mean it: 1e-05, not 9.999999747378752e-06."""
         return float(str(np.float32(self._value(key, default))))  # type: ignore[arg-type]
+
+    def optional_number(self, key: str) -> float | None:
+        return self.number(key) if key in self else None
 
     def flag(self, key: str, *, default: bool) -> bool:
         return bool(self._value(key, default))
@@ -54,10 +72,13 @@ class Metadata:
         return [float(value) for value in self._value(key, None)]  # type: ignore[attr-defined]
 
     def has_tensor(self, name: str) -> bool:
-        return name in self._tensors
+        return name in self._header.tensors
 
-    def tensor(self, name: str) -> Sequence[float]:
-        return [float(value) for value in self._tensors[name].data]
+    def float_tensor(self, name: str) -> Sequence[float]:
+        """Of a tensor that is kept in float32."""
+        place = self._header.tensors[name]
+        values: list[float] = np.frombuffer(self._file, "<f4", math.prod(place.shape), place.offset).tolist()
+        return values
 
     def optional_id(self, name: str) -> int | None:
         """`tokenizer.ggml.<name>_token_id`."""
@@ -65,8 +86,8 @@ class Metadata:
         return self.integer(key) if key in self else None
 
     def _value(self, key: str, default: object) -> object:
-        if key in self._reader.fields:
-            return self._reader.fields[key].contents()
+        if key in self._header.fields:
+            return self._header.fields[key]
         if default is None:
             raise ModelFilesError(f"{self.path} lacks {key!r}; is it a language model with its tokenizer?")
         return default
@@ -90,19 +111,46 @@ def config(metadata: Metadata) -> dict[str, object]:
         "head_dim": metadata.integer(f"{arch}.attention.key_length", hidden_size // num_heads),
         "max_position_embeddings": metadata.integer(f"{arch}.context_length"),
         "rms_norm_eps": metadata.number(f"{arch}.attention.layer_norm_rms_epsilon"),
-        "hidden_act": "silu",
+        "hidden_act": "gelu_pytorch_tanh" if arch in _WINDOW_PATTERNS else "silu",
         "tie_word_embeddings": not metadata.has_tensor("output.weight"),
         "use_cache": True,
         "dtype": "float32",
     }
     if model_type == "llama":
         values |= {"attention_bias": metadata.has_tensor("blk.0.attn_q.bias"), "mlp_bias": False}
+    if arch in _WINDOW_PATTERNS:
+        values |= _gemma(metadata)
     return values | _rope(metadata) | _special_ids(metadata)
+
+
+def _gemma(metadata: Metadata) -> dict[str, object]:
+    """Windows, soft caps and the scale of scores."""
+    arch = metadata.architecture
+    num_layers = metadata.integer(f"{arch}.block_count")
+    num_heads = metadata.integer(f"{arch}.attention.head_count")
+    share = metadata.integer(f"{arch}.embedding_length") // num_heads
+    pattern = _WINDOW_PATTERNS[arch]
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": metadata.integer(f"{arch}.attention.sliding_window"),
+        "layer_types": [
+            "sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in range(num_layers)
+        ],
+        "query_pre_attn_scalar": (
+            share if num_layers == _LAYERS_OF_27B[arch] else metadata.integer(f"{arch}.attention.key_length", share)
+        ),
+        "attn_logit_softcapping": metadata.optional_number(f"{arch}.attn_logit_softcapping"),
+        "final_logit_softcapping": metadata.optional_number(f"{arch}.final_logit_softcapping"),
+    }
 
 
 def generation_config(metadata: Metadata) -> dict[str, object]:
     """The ids that end an answer: every one the file names."""
     ends = [metadata.optional_id(name) for name in ("eos", "eot", "eom")]
+    if metadata.architecture in _WINDOW_PATTERNS and _END_OF_TURN in (
+        tokens := metadata.texts("tokenizer.ggml.tokens")
+    ):
+        ends.append(tokens.index(_END_OF_TURN))  # the files of Gemma name only the end of a text
     eos_token_ids = list(dict.fromkeys(token_id for token_id in ends if token_id is not None))
     return _special_ids(metadata) | {"eos_token_id": eos_token_ids}
 
@@ -120,6 +168,14 @@ def _rope(metadata: Metadata) -> dict[str, object]:
     arch = metadata.architecture
     theta = metadata.number(f"{arch}.rope.freq_base", 10000.0)
     scaling = _rope_scaling(metadata)
+    if arch == "gemma3":
+        local_theta = metadata.number(f"{arch}.rope.freq_base_swa", _LOCAL_THETA)
+        return {
+            "rope_parameters": {
+                "full_attention": {"rope_theta": theta, **(scaling or {"rope_type": "default"})},
+                "sliding_attention": {"rope_theta": local_theta, "rope_type": "default"},
+            }
+        }
     return {
         "rope_theta": theta,
         "rope_scaling": scaling,
@@ -137,7 +193,7 @@ def _rope_scaling(metadata: Metadata) -> dict[str, object] | None:
     if metadata.has_tensor("rope_freqs.weight"):
         return {
             "rope_type": "llama3",
-            "factor": max(metadata.tensor("rope_freqs.weight")),
+            "factor": max(metadata.float_tensor("rope_freqs.weight")),
             "low_freq_factor": 1.0,
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,

@@ -1,4 +1,4 @@
-"""From what a person wrote (nothing, a folder, a GGUF file, a hub id) to the files of a model.
+"""From what a person wrote (nothing, a folder, a GGUF file, a name, a hub id) to the files of a model.
 
 Knows which files a model consists of and where the cache is; how to download is in `fetch`, how to convert in
 `convert`.
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from octavo.model_files import fetch
+from octavo.model_files import fetch, packaged
 from octavo.model_files.convert import config_dir_of
 from octavo.model_files.errors import ModelFilesError
 
-DEMO_MODEL_NAME = "SmolLM2-135M-Instruct"
+DEMO_MODEL_NAME = packaged.DEMO_MODEL.name
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 _NEEDED = ("config.json", "tokenizer.json")
@@ -38,20 +38,22 @@ class ModelFiles:
 
 
 def resolve(model: str | None, *, cache_dir: Path | None = None, allow_fetch: bool = True) -> ModelFiles:
-    """The files of `model`: a folder, a GGUF file or a hub id; None = the demo model.
+    """The files of `model`: a folder, a GGUF file, a name of `packaged` or a hub id; None = the demo model.
 
     Downloads and converts what is missing, once, into `cache_dir` ($XDG_CACHE_HOME/octavo). Without `allow_fetch` it
     looks at this machine only. Raises ModelFilesError.
     """
     cache, name = cache_dir or default_cache_dir(), name_of(model)
     if model is None:
-        return _gguf_files(fetch.demo_model(cache, allow_fetch=allow_fetch), name=name, cache=cache)
+        return _packaged_files(packaged.DEMO_MODEL, cache, allow_fetch=allow_fetch)
     path = Path(model).expanduser()
     if path.is_dir():
         origin = f"the folder {path.absolute()} (no hub was asked, because it exists)"
         return _folder_files(path, name=name, origin=origin)
     if path.is_file():
         return _gguf_files(path, name=name, cache=cache)
+    if model in packaged.BY_NAME:
+        return _packaged_files(packaged.BY_NAME[model], cache, allow_fetch=allow_fetch)
     if path.suffix == ".gguf" or not _HUB_ID.match(model):
         raise ModelFilesError(
             f"no model at {path.absolute()}: expected a folder with {', '.join(_NEEDED)} and *.safetensors, or a GGUF "
@@ -74,6 +76,10 @@ def name_of(model: str | None) -> str:
 def default_cache_dir() -> Path:
     """$XDG_CACHE_HOME/octavo."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo"
+
+
+def _packaged_files(model: packaged.PackagedModel, cache: Path, *, allow_fetch: bool) -> ModelFiles:
+    return _gguf_files(fetch.packaged_model(model, cache, allow_fetch=allow_fetch), name=model.name, cache=cache)
 
 
 def _gguf_files(weights: Path, *, name: str, cache: Path) -> ModelFiles:

