@@ -49,14 +49,17 @@ def new_incarnation() -> int:
     return secrets.randbits(63) | 1
 
 
-def model_digest(config_json: Path, weight_files: list[Path]) -> bytes:
-    """SHA-256 over the configuration and, per weight file, its name, its size, its head and 64 samples of it.
+def model_digest(config_json: Path, weight_files: list[Path], *, dtype: str) -> bytes:
+    """SHA-256 over the numerics, the configuration and, per weight file, its name, size, head and 64 samples of it.
+
+    K/V that was computed in other numbers is other K/V, whatever type it is kept in: workers that differ in `dtype`
+    share none.
 
     Reads under half a megabyte a file, so that a start does not wait for it. Weights that differ only between the
     samples look equal; the sizes, the tensor index in the head and every fine-tune seen in practice do not.
     """
     configuration = json.loads(config_json.read_bytes())
-    digest = hashlib.sha256(json.dumps(configuration, sort_keys=True).encode())
+    digest = hashlib.sha256(f"{dtype}\0{json.dumps(configuration, sort_keys=True)}".encode())
     for path in sorted(weight_files):
         size = path.stat().st_size
         digest.update(path.name.encode() + struct.pack("<Q", size))

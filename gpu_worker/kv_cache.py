@@ -1,24 +1,34 @@
-"""The K/V memory: how many blocks fit, and the tensor that holds them.
+"""The K/V memory: how many blocks fit, and the bytes that hold them.
 
-Layout [blocks, layers, 2, kv heads, block size, head size]: a block is one contiguous piece over all layers, so a new
-request touches few pages, and a block can be copied elsewhere at once. Knows bytes, not requests; which block holds
-what is the KV cache service's business.
+A block is one contiguous piece over all layers, so a new request touches few pages, and a block can be copied elsewhere
+at once. Knows bytes, not requests; which block holds what is the KV cache service's business.
 """
 
 import mmap
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import psutil  # type: ignore[import-untyped]
-import torch
 
 from gpu_worker.errors import NotEnoughMemory
-from gpu_worker.models.llama_config import LlamaConfig
+from gpu_worker.models.config import ModelConfig
 
-KV_LAYOUT = "nl2hsd.adjacent"  # axes, and that the pairs of a rotation are neighbours in the last one
+KVDtype = Literal["bfloat16", "float32"]
 
+_ELEMENT_BYTES: dict[KVDtype, int] = {"bfloat16": 2, "float32": 4}
 _CGROUP = Path("/sys/fs/cgroup")
 _GIB = 2**30
+
+
+class KVLayout(StrEnum):
+    """How the bytes of a block are ordered; in each, the pairs of a rotation are neighbours."""
+
+    ROWS = "nl2hsd.adjacent"  # [blocks, layers, 2, kv heads, block size, head size], of torch
+    TILES = "nlhs16tiles.adjacent"  # tiles of 16 tokens, of the C++ kernels: cpu/src/octavo_cpu.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +39,15 @@ class KVShape:
     num_kv_heads: int
     block_size: int
     head_dim: int
-    dtype: torch.dtype
+    dtype: KVDtype
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one block in all layers."""
-        return self.num_layers * 2 * self.num_kv_heads * self.block_size * self.head_dim * self.dtype.itemsize
+        return self.num_layers * 2 * self.num_kv_heads * self.block_size * self.head_dim * _ELEMENT_BYTES[self.dtype]
 
 
-def shape_of(config: LlamaConfig, *, block_size: int, dtype: torch.dtype) -> KVShape:
+def shape_of(config: ModelConfig, *, block_size: int, dtype: KVDtype) -> KVShape:
     return KVShape(
         num_layers=config.num_hidden_layers,
         num_kv_heads=config.num_key_value_heads,
@@ -76,13 +86,15 @@ def check_num_blocks(shape: KVShape, num_blocks: int, *, available_bytes: int) -
         )
 
 
-def allocate(shape: KVShape, num_blocks: int) -> torch.Tensor:
-    """Zeroed memory; the system gives out its pages as they are first written, large ones where it has them."""
+def allocate(shape: KVShape, num_blocks: int) -> npt.NDArray[np.uint8]:
+    """Zeroed memory [blocks, bytes of a block], aligned to pages.
+
+    The system gives out its pages as they are first written, large ones where it has them.
+    """
     memory = mmap.mmap(-1, num_blocks * shape.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
-    flat = torch.frombuffer(memory, dtype=shape.dtype)  # keeps `memory` alive
-    return flat.view(num_blocks, shape.num_layers, 2, shape.num_kv_heads, shape.block_size, shape.head_dim)
+    return np.frombuffer(memory, dtype=np.uint8).reshape(num_blocks, shape.block_bytes)  # keeps `memory` alive
 
 
 def available_bytes() -> int:

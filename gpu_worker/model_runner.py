@@ -1,4 +1,4 @@
-"""Runs one step on the device: plan, forward, sample, feed back. Holds the model, its K/V memory and the mirror.
+"""Runs one step on the device: plan, forward, sample, feed back. Holds the model and the mirror.
 
 Knows nothing of sessions, sequence numbers or gRPC; one thread calls it.
 """
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from gpu_worker import sampler
-from gpu_worker.attention.interface import Attention
 from gpu_worker.core import input_batch
 from gpu_worker.core.batch_state import BatchState
 from gpu_worker.core.step import BadStep, PositionLogprobs, Step
-from gpu_worker.models.llama import Llama
+from gpu_worker.models.interface import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +34,9 @@ class Execution:
 class ModelRunner:
     """The compute side of a worker."""
 
-    def __init__(self, model: Llama, attention: Attention, state: BatchState, *, max_num_batched_tokens: int) -> None:
+    def __init__(self, model: Model, state: BatchState, *, max_num_batched_tokens: int) -> None:
         self.state = state
         self._model = model
-        self._attention = attention
         self._max_num_batched_tokens = max_num_batched_tokens
 
     def execute(self, step: Step, launched: Callable[[], None] | None = None) -> Execution:
@@ -56,13 +54,11 @@ class ModelRunner:
             )
         batch = input_batch.plan(self.state, rows)
         with torch.inference_mode():
-            attention = self._attention.prepare(batch)
-            token_ids, positions = torch.from_numpy(batch.token_ids), torch.from_numpy(batch.positions)
-            sampled = torch.from_numpy(batch.sampled_token_indices)
+            forward = self._model.prepare(batch)
             if launched is not None:
                 launched()
             prepared_ns = time.perf_counter_ns()
-            logits = self._model.forward(token_ids, positions, attention, sampled)
+            logits = forward()
             forwarded_ns = time.perf_counter_ns()
             drawn = sampler.sample(logits, self.state, batch.sampled_slots)
         self.state.advance(rows, batch.sampled_slots, drawn.token_ids)
@@ -83,8 +79,4 @@ class ModelRunner:
         for num_tokens in (1, min(64, self._max_num_batched_tokens)):
             batch = input_batch.of_null_block(num_tokens, self.state.block_size)
             with torch.inference_mode():
-                attention = self._attention.prepare(batch)
-                tokens = torch.from_numpy(batch.token_ids)
-                self._model.forward(
-                    tokens, torch.from_numpy(batch.positions), attention, torch.from_numpy(batch.sampled_token_indices)
-                )
+                self._model.prepare(batch)()

@@ -1,126 +1,92 @@
-"""The tensors of a model on disk, one at a time, under Hugging Face's names: a safetensors folder or a GGUF file.
+"""The matrices of a model on disk, as they are stored and under Hugging Face's names.
 
-Knows file formats; what the tensors are for is the model's business.
+Nothing is read before it is used: files are mapped into memory. `gguf_file` and `safetensors_folder` know the two
+formats; what the matrices are for is `stored_model`'s business.
 """
 
-import struct
+import mmap
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import torch
-from gguf import GGUFReader, GGUFValueType, dequantize
-from safetensors import SafetensorError, safe_open
+import numpy.typing as npt
 
 from gpu_worker.errors import UnreadableWeights
+from octavo.model_files.gguf_header import BLOCKS
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
 
 FREQUENCY_DIVISORS = "rope_freqs.weight"  # only in GGUF files of Llama 3
 
-_GGUF_NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-    FREQUENCY_DIVISORS: FREQUENCY_DIVISORS,
-}
-_GGUF_LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
+F32, F16, BF16 = 0, 1, 30  # types of GGUF (ggml), which number the encodings of safetensors here, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMatrix:
+    """A matrix as its file has it; a vector is one row. `data` is a view of the mapped file."""
+
+    encoding: int  # the number of a type of GGUF (ggml): 0 F32, 1 F16, 30 BF16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 12 Q4_K, ...
+    rows: int
+    columns: int
+    data: Bytes  # [rows, bytes of a row]
 
 
 class WeightSource(Protocol):
-    """Where tensors come from. Reading may happen in several threads."""
+    """Where matrices come from. Reading may happen in several threads."""
 
     has_adjacent_pairs: bool  # whether the rows of q and k are already ordered as `models/rope.py` wants them
+    has_norm_offset: bool  # whether the weights of norms are whole, though the family's checkpoints leave out an offset
 
     def has(self, name: str) -> bool: ...
 
-    def tensor(self, name: str) -> torch.Tensor: ...
-
-
-class SafetensorsFolder:
-    """A Hugging Face folder: one or several *.safetensors."""
-
-    has_adjacent_pairs = False
-
-    def __init__(self, folder: Path) -> None:
-        self._files = [_opened(path) for path in weight_files(folder)]
-        self._file_of = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118 - not a dict
-
-    def has(self, name: str) -> bool:
-        return name in self._file_of
-
-    def tensor(self, name: str) -> torch.Tensor:
+    def matrix(self, name: str) -> StoredMatrix:
         """Raises KeyError when no file has it."""
-        tensor: torch.Tensor = self._file_of[name].get_tensor(name)
-        return tensor
+        ...
 
 
-class GGUFFile:
-    """A GGUF file; quantised tensors are expanded to float32."""
+def expanded(stored: StoredMatrix) -> Floats:
+    """The values [rows, columns]; of F32 a view of the file, which cannot be written to.
 
-    def __init__(self, path: Path) -> None:
-        reader = _HeaderReader(path)
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        # llama.cpp reorders q and k of this architecture, and of no other, to rotate neighbours.
-        self.has_adjacent_pairs = reader.fields["general.architecture"].contents() == "llama"
+    Raises UnreadableWeights if nobody here knows the encoding.
+    """
+    if stored.encoding == F32:
+        return stored.data.view(np.float32)
+    if stored.encoding == F16:
+        return stored.data.view(np.float16).astype(np.float32)
+    if stored.encoding == BF16:
+        return (stored.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    from gguf import GGMLQuantizationType, dequantize  # noqa: PLC0415 - a tenth of a second; most files go without
 
-    def has(self, name: str) -> bool:
-        return _gguf_name(name) in self._tensors
-
-    def tensor(self, name: str) -> torch.Tensor:
-        """Raises KeyError when the file does not have it."""
-        stored = self._tensors[_gguf_name(name)]
-        values = dequantize(stored.data, stored.tensor_type)
-        return torch.from_numpy(values if values.flags.writeable else values.copy())
-
-
-def _opened(path: Path) -> Any:
+    kind = GGMLQuantizationType(stored.encoding)
     try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as broken:
-        raise UnreadableWeights(f"{path} cannot be read as safetensors; is it whole? ({broken})") from None
+        values: Floats = dequantize(stored.data, kind)
+    except NotImplementedError:
+        raise UnreadableWeights(f"weights stored as {kind.name} cannot be expanded; supported are Q4 to Q8") from None
+    return values
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """The file's bytes, read when they are touched. Raises ValueError if it is empty."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def matrix_in(file: mmap.mmap, offset: int, *, encoding: int, rows: int, columns: int) -> StoredMatrix:
+    """The matrix at `offset` of a mapped file.
+
+    Raises ValueError if the file ends before it (using it would kill the process), or its rows are no whole blocks.
+    """
+    values_per_block, bytes_per_block = BLOCKS[encoding]
+    num_blocks, rest = divmod(columns, values_per_block)
+    size = rows * num_blocks * bytes_per_block
+    if rest or offset + size > len(file):
+        raise ValueError(f"{size} bytes at {offset} of {len(file)}, {columns} columns in blocks of {values_per_block}")
+    data = np.frombuffer(file, dtype=np.uint8, count=size, offset=offset).reshape(rows, num_blocks * bytes_per_block)
+    return StoredMatrix(encoding=encoding, rows=rows, columns=columns, data=data)
 
 
 def weight_files(weights: Path) -> list[Path]:
     """The files that hold the weights: the GGUF file itself, or every *.safetensors of the folder."""
     return sorted(weights.glob("*.safetensors")) if weights.is_dir() else [weights]
-
-
-def _gguf_name(name: str) -> str:
-    if name in _GGUF_NAMES:
-        return _GGUF_NAMES[name]
-    _, _, index, rest = name.split(".", 3)  # model.layers.7.self_attn.q_proj.weight
-    module, _, kind = rest.rpartition(".")
-    return f"blk.{index}.{_GGUF_LAYER_NAMES[module]}.{kind}"
-
-
-class _HeaderReader(GGUFReader):
-    """Skips the tokenizer's lists of strings, which take the plain reader two seconds and are not wanted here."""
-
-    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
-        if raw_type == GGUFValueType.ARRAY:
-            item_type, count = struct.unpack_from("<IQ", memoryview(self.data), orig_offs)  # type: ignore[arg-type]
-            if item_type == GGUFValueType.STRING:
-                end = _end_of_strings(memoryview(self.data), orig_offs + 12, count)  # type: ignore[arg-type]
-                return end - orig_offs, [], [], [GGUFValueType.ARRAY, GGUFValueType.STRING]
-            if item_type in self.gguf_scalar_to_np:
-                size = 12 + count * np.dtype(self.gguf_scalar_to_np[item_type]).itemsize
-                return size, [], [], [GGUFValueType.ARRAY, GGUFValueType(item_type)]
-        parts: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
-        return parts
-
-
-def _end_of_strings(data: memoryview, start: int, count: int) -> int:
-    length_at = struct.Struct("<Q").unpack_from
-    offset = start
-    for _ in range(count):
-        offset += 8 + length_at(data, offset)[0]
-    return offset

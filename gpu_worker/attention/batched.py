@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpu_worker.attention.interface import StepAttention
+from gpu_worker.attention.interface import AttentionShape, StepAttention
 from gpu_worker.core.input_batch import DecodeGroup, InputBatch
 
 TILE_QUERIES = 64  # of a chunk; its scores stay in the second-level cache up to some thousand keys
@@ -31,7 +31,7 @@ class _Group:
 
     tokens: slice
     kv_rows: torch.Tensor  # [2 * B * K * blocks] rows of memory: K of all, then V of all
-    mask: torch.Tensor  # 0 or -inf, [B * K, 1, C]
+    masks: dict[int, torch.Tensor]  # of a window: 0 or -inf, [B * K, 1, C]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,10 @@ class BatchedAttention:
 
     name = "torch_batched"
 
-    def __init__(self, kv_NL2KSD: torch.Tensor, num_heads: int) -> None:
+    def __init__(self, kv_NL2KSD: torch.Tensor, shape: AttentionShape) -> None:
         _, num_layers, _, num_kv_heads, block_size, head_dim = kv_NL2KSD.shape
-        self._num_heads, self._num_kv_heads, self._head_dim = num_heads, num_kv_heads, head_dim
+        self._shape = shape
         self._block_size = block_size
-        self._scale = head_dim**-0.5
         # To read, memory is rows, one per (block, layer, half, head). A layer's rows begin 2 * K further than those of
         # the layer before, so a view that begins there lets every layer use the indices of the first.
         rows = kv_NL2KSD.view(-1, block_size * head_dim)
@@ -60,7 +59,6 @@ class BatchedAttention:
         self._rows_per_block = num_layers * 2 * num_kv_heads
         self._slots = [kv_NL2KSD[:, i].permute(0, 3, 1, 2, 4) for i in range(num_layers)]  # to write: [block, offset]
         self._dtype = torch.float64 if kv_NL2KSD.dtype == torch.float32 else kv_NL2KSD.dtype
-        self._hidden_QQ = torch.full((TILE_QUERIES, TILE_QUERIES), -torch.inf, dtype=self._dtype).triu(1)
         self._nothing = torch.zeros(1, dtype=self._dtype)
 
     def prepare(self, batch: InputBatch) -> StepAttention:
@@ -68,10 +66,10 @@ class BatchedAttention:
         blocks, offsets = slots // self._block_size, slots % self._block_size
         groups = [self._group(batch, group) for group in batch.decode_groups]
         chunks = [self._chunk(batch, row) for row in range(batch.num_decode_rows, batch.num_rows)]
-        kv_start = self._num_heads * self._head_dim
+        kv_start = self._shape.num_heads * self._shape.head_dim
 
         def run(layer: int, qkv: torch.Tensor) -> torch.Tensor:
-            kv_T2KD = qkv[:, kv_start:].unflatten(-1, (2, self._num_kv_heads, self._head_dim))
+            kv_T2KD = qkv[:, kv_start:].unflatten(-1, (2, self._shape.num_kv_heads, self._shape.head_dim))
             self._slots[layer].index_put_((blocks, offsets), kv_T2KD)
             parts = [self._decode(layer, qkv, group) for group in groups]
             parts += [self._prefill(layer, qkv, chunk) for chunk in chunks]
@@ -81,14 +79,13 @@ class BatchedAttention:
 
     def _group(self, batch: InputBatch, group: DecodeGroup) -> _Group:
         rows = slice(group.first_row, group.first_row + group.num_rows)
-        positions = np.arange(group.num_blocks * self._block_size)
-        is_hidden = torch.from_numpy(positions >= batch.sequence_lengths[rows, None])
-        mask_BC = torch.zeros(is_hidden.shape, dtype=self._dtype).masked_fill_(is_hidden, -torch.inf)
-        mask_BKC = mask_BC.unsqueeze(1).expand(-1, self._num_kv_heads, -1)
+        positions = torch.arange(group.num_blocks * self._block_size)
+        lengths = torch.from_numpy(batch.sequence_lengths[rows, None])
+        masks = {window: self._mask(positions, lengths - 1, window) for window in set(self._shape.windows)}
         return _Group(
             tokens=rows,  # a decode row is one token, and they come first
             kv_rows=self._kv_rows(batch.block_tables[rows, : group.num_blocks]),
-            mask=mask_BKC.reshape(-1, 1, len(positions)),
+            masks={w: mask.repeat_interleave(self._shape.num_kv_heads, 0)[:, None] for w, mask in masks.items()},
         )
 
     def _chunk(self, batch: InputBatch, row: int) -> _Chunk:
@@ -103,40 +100,54 @@ class BatchedAttention:
 
     def _kv_rows(self, block_tables: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> torch.Tensor:
         """Rows of memory of the first layer, in the order (half, request, head, block)."""
-        halves_and_heads = torch.arange(2 * self._num_kv_heads).view(2, 1, -1, 1)
+        halves_and_heads = torch.arange(2 * self._shape.num_kv_heads).view(2, 1, -1, 1)
         blocks = torch.from_numpy(block_tables).long()[None, :, None, :]
         return (blocks * self._rows_per_block + halves_and_heads).reshape(-1)
 
     def _decode(self, layer: int, qkv: torch.Tensor, group: _Group) -> torch.Tensor:
-        num_pairs = len(group.mask)  # (request, K/V head)
-        k_BKCD, v_BKCD = self._read(layer, group.kv_rows).view(2, num_pairs, -1, self._head_dim)
-        q_T = qkv[group.tokens, : self._num_heads * self._head_dim].to(self._dtype)
-        q_BKGD = q_T.reshape(num_pairs, -1, self._head_dim)
-        scores = torch.baddbmm(group.mask, q_BKGD, k_BKCD.transpose(1, 2), alpha=self._scale)
+        mask = group.masks[self._shape.windows[layer]]
+        k_BKCD, v_BKCD = self._read(layer, group.kv_rows).view(2, len(mask), -1, self._shape.head_dim)
+        q_T = qkv[group.tokens, : self._shape.num_heads * self._shape.head_dim].to(self._dtype)
+        q_BKGD = q_T.reshape(len(mask), -1, self._shape.head_dim)
+        scores = self._scores(q_BKGD, k_BKCD).add_(mask)
         return torch.bmm(self._weights(scores), v_BKCD).view(len(q_T), -1).to(qkv.dtype)
 
     def _prefill(self, layer: int, qkv: torch.Tensor, chunk: _Chunk) -> torch.Tensor:
-        num_kv_heads, head_dim = self._num_kv_heads, self._head_dim
-        k_KCD, v_KCD = self._read(layer, chunk.kv_rows).view(2, num_kv_heads, -1, head_dim)
-        q_T = qkv[chunk.tokens, : self._num_heads * head_dim].to(self._dtype)
-        group = self._num_heads // num_kv_heads
-        q_KTGD = q_T.unflatten(-1, (num_kv_heads, group * head_dim)).transpose(0, 1)
+        shape, window = self._shape, self._shape.windows[layer]
+        k_KCD, v_KCD = self._read(layer, chunk.kv_rows).view(2, shape.num_kv_heads, -1, shape.head_dim)
+        q_T = qkv[chunk.tokens, : shape.num_heads * shape.head_dim].to(self._dtype)
+        group = shape.num_heads // shape.num_kv_heads
+        q_KTGD = q_T.unflatten(-1, (shape.num_kv_heads, group * shape.head_dim)).transpose(0, 1)
         num_tokens = len(q_T)
-        out_TH = torch.empty(num_tokens, num_kv_heads, group * head_dim, dtype=qkv.dtype)
+        out_TH = torch.empty(num_tokens, shape.num_kv_heads, group * shape.head_dim, dtype=qkv.dtype)
         for first in range(0, num_tokens, TILE_QUERIES):
             end = min(first + TILE_QUERIES, num_tokens)
-            visible = chunk.first_position + end
-            q_KQD = q_KTGD[:, first:end].reshape(num_kv_heads, -1, head_dim)
-            scores = torch.baddbmm(self._nothing, q_KQD, k_KCD[:, :visible].transpose(1, 2), beta=0, alpha=self._scale)
-            size = end - first
-            square = scores.view(num_kv_heads, size, group, visible)[..., visible - size :]
-            square += self._hidden_QQ[:size, None, :size]
-            out_KQD = torch.bmm(self._weights(scores), v_KCD[:, :visible])
-            out_TH[first:end] = out_KQD.view(num_kv_heads, size, -1).transpose(0, 1)
+            positions = torch.arange(chunk.first_position + first, chunk.first_position + end)
+            oldest = max(0, int(positions[0]) + 1 - window) if window else 0
+            seen = slice(oldest, int(positions[-1]) + 1)
+            q_KQD = q_KTGD[:, first:end].reshape(shape.num_kv_heads, -1, shape.head_dim)
+            scores = self._scores(q_KQD, k_KCD[:, seen])
+            partly = seen if window else slice(int(positions[0]), seen.stop)  # without a window all see what is older
+            mask = self._mask(torch.arange(partly.start, partly.stop), positions[:, None], window)
+            scores.unflatten(1, (end - first, group))[..., partly.start - oldest :] += mask[:, None]
+            out_KQD = torch.bmm(self._weights(scores), v_KCD[:, seen])
+            out_TH[first:end] = out_KQD.view(shape.num_kv_heads, end - first, -1).transpose(0, 1)
         return out_TH.view(num_tokens, -1)
 
     def _read(self, layer: int, kv_rows: torch.Tensor) -> torch.Tensor:
         return self._rows[layer].index_select(0, kv_rows).to(self._dtype)
+
+    def _scores(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        scores = torch.baddbmm(self._nothing, q, k.transpose(1, 2), beta=0, alpha=self._shape.scale)
+        cap = self._shape.soft_cap
+        return scores if cap is None else scores.div_(cap).tanh_().mul_(cap)
+
+    def _mask(self, positions: torch.Tensor, queries: torch.Tensor, window: int) -> torch.Tensor:
+        """[queries, positions]: 0 where a query sees a position, else -inf."""
+        is_hidden = positions > queries
+        if window:
+            is_hidden |= positions <= queries - window
+        return torch.zeros(is_hidden.shape, dtype=self._dtype).masked_fill_(is_hidden, -torch.inf)
 
     def _weights(self, scores: torch.Tensor) -> torch.Tensor:
         return torch.softmax(scores, -1, dtype=torch.promote_types(self._dtype, torch.float32)).to(self._dtype)

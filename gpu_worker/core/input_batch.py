@@ -57,18 +57,14 @@ def plan(state: BatchState, rows: Rows) -> InputBatch:
     slots, num_new = rows.slots[order], rows.num_scheduled_tokens[order]
     lengths, num_blocks = lengths[order], num_blocks[order]
 
-    query_starts = np.zeros(len(slots) + 1, dtype=np.int64)
-    np.cumsum(num_new, out=query_starts[1:])
-    token_rows = np.repeat(np.arange(len(slots)), num_new)
-    first_positions = lengths - num_new
-    positions = np.arange(query_starts[-1]) + (first_positions - query_starts[:-1])[token_rows]
+    query_starts, token_rows, positions = _tokens(num_new, lengths)
     block_tables = state.block_table[slots, : int(num_blocks.max())]
-    block_tables[np.arange(block_tables.shape[1]) >= num_blocks[:, None]] = 0
+    if len(slots) > 1:
+        block_tables[np.arange(block_tables.shape[1]) >= num_blocks[:, None]] = 0
     block_ids = block_tables[token_rows, positions // block_size].astype(np.int64)
 
-    is_sampled = lengths == state.num_tokens[slots]
-    sampled_rows = np.flatnonzero(is_sampled)
-    sampled_rows = sampled_rows[np.argsort(order[sampled_rows])]
+    sampled_rows = np.flatnonzero(lengths == state.num_tokens[slots])
+    sampled_rows = sampled_rows[order[sampled_rows].argsort()]
     num_decode_rows = int((num_new == 1).sum())
     return InputBatch(
         token_ids=state.token_ids[slots[token_rows], positions].astype(np.int64),
@@ -86,7 +82,22 @@ def plan(state: BatchState, rows: Rows) -> InputBatch:
 
 def _layout(num_new: Indices, num_blocks: Indices) -> Indices:
     """Decode rows first, those with the most blocks first; rows that are equal in this keep their order."""
+    if num_new.max() == 1:
+        return (-num_blocks).argsort(kind="stable")
     return np.lexsort((-num_blocks * (num_new == 1), num_new > 1))
+
+
+def _tokens(num_new: Indices, lengths: Indices) -> tuple[Indices, Indices, Indices]:
+    """Where each row's tokens start, and the row and position of each token."""
+    num_rows = len(num_new)
+    if num_new.max() == 1:  # every step while nothing joins
+        query_starts = np.arange(num_rows + 1)
+        return query_starts, query_starts[:num_rows], lengths - 1
+    query_starts = np.zeros(num_rows + 1, dtype=np.int64)
+    np.cumsum(num_new, out=query_starts[1:])
+    token_rows = np.repeat(np.arange(num_rows), num_new)
+    positions = np.arange(query_starts[-1]) + (lengths - num_new - query_starts[:-1])[token_rows]
+    return query_starts, token_rows, positions
 
 
 def _groups(num_blocks: list[int], block_size: int) -> tuple[DecodeGroup, ...]:

@@ -2,7 +2,7 @@
 
 The two halves of a rotated pair are neighbours in Octavo's q, k and K/V cache (index 2i and 2i + 1), so a head of D
 numbers is read as D/2 complex ones. Files that keep the pairs D/2 apart have their q and k rows reordered once, when
-the weights are loaded (`weights.py`); scores do not depend on the order.
+the weights are loaded (`stored_model.py`); scores do not depend on the order.
 
 Shapes: M positions, T tokens, H heads, D head size.
 """
@@ -13,22 +13,26 @@ import math
 
 import torch
 
-from gpu_worker.models.llama_config import LlamaConfig, RopeScaling
+from gpu_worker.models.config import ModelConfig, RopeScaling
 
 
-def rotations(config: LlamaConfig, num_positions: int, frequency_divisors: torch.Tensor | None = None) -> torch.Tensor:
-    """[M, 1, D/2] complex64: position m turns pair i by m times its frequency.
+def rotations_of_layers(
+    config: ModelConfig, num_positions: int, frequency_divisors: torch.Tensor | None = None
+) -> tuple[torch.Tensor, ...]:
+    """[M, 1, D/2] complex64 of each layer: position m turns pair i by m times its frequency. Equal ones are shared.
 
     `frequency_divisors` (one per pair; Llama-3 GGUF files carry them) stand in for the configuration's scaling.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
+    frequencies = _frequencies(config.rope_theta, config.head_dim)
     if frequency_divisors is not None:
         frequencies = frequencies / frequency_divisors.float()
     elif config.rope_scaling is not None:
         frequencies = _scaled(frequencies, config.rope_scaling)
-    angles = torch.outer(torch.arange(num_positions).float(), frequencies)
-    return torch.complex(angles.cos(), angles.sin()).unsqueeze(1)
+    everywhere = _rotations(frequencies, num_positions)
+    if config.local_rope_theta is None:
+        return (everywhere,) * config.num_hidden_layers
+    local = _rotations(_frequencies(config.local_rope_theta, config.head_dim), num_positions)
+    return tuple(local if window else everywhere for window in config.windows)
 
 
 def rotate_(x_THD: torch.Tensor, rotations_T1d: torch.Tensor) -> None:
@@ -40,10 +44,14 @@ def rotate_(x_THD: torch.Tensor, rotations_T1d: torch.Tensor) -> None:
         pairs.copy_(torch.view_as_real(torch.view_as_complex(pairs.float()).mul_(rotations_T1d)))
 
 
-def adjacent_rows(num_heads: int, head_dim: int) -> torch.Tensor:
-    """Which row of a projection with pairs D/2 apart goes where, so that pairs become neighbours."""
-    halves = torch.arange(num_heads * head_dim).view(num_heads, 2, head_dim // 2)
-    return halves.transpose(1, 2).reshape(-1)
+def _frequencies(theta: float, head_dim: int) -> torch.Tensor:
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    return 1.0 / (theta**exponents)
+
+
+def _rotations(frequencies: torch.Tensor, num_positions: int) -> torch.Tensor:
+    angles = torch.outer(torch.arange(num_positions).float(), frequencies)
+    return torch.complex(angles.cos(), angles.sin()).unsqueeze(1)
 
 
 def _scaled(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:

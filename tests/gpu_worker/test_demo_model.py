@@ -7,8 +7,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from gpu_worker.core.step import Sampling
+from gpu_worker.gguf_file import GGUFFile
 from gpu_worker.model_runner import ModelRunner
-from gpu_worker.weight_source import _GGUF_LAYER_NAMES, GGUFFile
+from gpu_worker.weight_source import expanded
 from octavo import model_files
 from octavo.model_files import ModelFiles
 from tests.gpu_worker import tiny_models
@@ -32,16 +33,14 @@ def oracle(files: ModelFiles) -> LlamaForCausalLM:
     """transformers over the dequantised weights, q and k put back into its order."""
     source = GGUFFile(files.weights)
     model = LlamaForCausalLM(LlamaConfig.from_pretrained(files.config_dir))
-    state = {"model.embed_tokens.weight": source.tensor("model.embed_tokens.weight")}
-    state["lm_head.weight"] = state["model.embed_tokens.weight"]
-    state["model.norm.weight"] = source.tensor("model.norm.weight")
-    heads = {"self_attn.q_proj": 9, "self_attn.k_proj": 3}
-    for layer in range(model.config.num_hidden_layers):
-        for name in _GGUF_LAYER_NAMES:
-            weight = source.tensor(full := f"model.layers.{layer}.{name}.weight")
-            if name in heads:
-                weight = weight.view(heads[name], -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-            state[full] = weight
+    heads = {"q_proj": 9, "k_proj": 3}
+    state = {}
+    for name, parameter in model.state_dict().items():
+        stored = "model.embed_tokens.weight" if name == "lm_head.weight" else name
+        weight = torch.tensor(expanded(source.matrix(stored))).reshape(parameter.shape)
+        if (module := name.split(".")[-2]) in heads:
+            weight = weight.view(heads[module], -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+        state[name] = weight
     model.load_state_dict(state)
     model.eval()
     return model

@@ -15,8 +15,8 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def digest(folder: Path) -> bytes:
-    return model_digest(folder / "config.json", sorted(folder.glob("*.safetensors")))
+def digest(folder: Path, dtype: str = "bfloat16") -> bytes:
+    return model_digest(folder / "config.json", sorted(folder.glob("*.safetensors")), dtype=dtype)
 
 
 def test_the_same_files_elsewhere_have_the_same_digest(files: Path, tmp_path: Path) -> None:
@@ -41,6 +41,10 @@ def test_another_configuration_name_size_head_or_tail_is_another_model(files: Pa
     (files / "config.json").write_text('{"hidden_size": 9, "vocab_size": 4}')
     seen.add(digest(files))
     assert len(seen) == 6
+
+
+def test_other_numerics_are_another_model(files: Path) -> None:
+    assert len({digest(files, dtype) for dtype in ("stored", "bfloat16", "float32")}) == 3
 
 
 def test_incarnations_differ() -> None:

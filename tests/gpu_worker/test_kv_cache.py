@@ -1,13 +1,14 @@
 """The pool takes the stated share of the memory, and says what to turn when that is too little."""
 
+from dataclasses import replace
+
 import pytest
-import torch
 
 from gpu_worker import kv_cache
 from gpu_worker.errors import NotEnoughMemory
 from gpu_worker.kv_cache import KVShape
 
-SHAPE = KVShape(num_layers=30, num_kv_heads=3, block_size=16, head_dim=64, dtype=torch.bfloat16)
+SHAPE = KVShape(num_layers=30, num_kv_heads=3, block_size=16, head_dim=64, dtype="bfloat16")
 
 
 def test_the_share_of_the_available_memory_is_taken() -> None:
@@ -37,10 +38,15 @@ def test_a_pool_of_stated_size_must_fit() -> None:
 
 
 def test_memory_is_zero_and_costs_nothing_before_it_is_written() -> None:
-    tensor = kv_cache.allocate(SHAPE, 20_000)  # 7 GiB of addresses
-    assert tensor.shape == (20_000, 30, 2, 3, 16, 64)
-    assert tensor.is_contiguous()
-    assert not tensor[19_999, 29].any()
+    memory = kv_cache.allocate(SHAPE, 20_000)  # 7 GiB of addresses
+    assert memory.shape == (20_000, 30 * 2 * 3 * 16 * 64 * 2)
+    assert memory.ctypes.data % 4096 == 0
+    assert not memory[19_999].any()
+    memory[19_999, -1] = 1
+
+
+def test_float32_takes_twice_the_memory() -> None:
+    assert replace(SHAPE, dtype="float32").block_bytes == 2 * SHAPE.block_bytes
 
 
 def test_available_memory_is_a_number_of_this_machine() -> None:

@@ -108,10 +108,11 @@ def test_a_preempted_request_resumes_with_what_it_had(runner: ModelRunner, gqa_o
     assert driver.outputs[1] == greedy(gqa_oracle, prompt, 19)
 
 
-def test_a_request_gets_the_same_tokens_alone_and_in_a_batch(make_runner: MakeRunner) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_request_gets_the_same_tokens_alone_and_in_a_batch(make_runner: MakeRunner, dtype: str) -> None:
     prompt = random_ids(1, 50)
-    alone = run_alone(make_runner(), prompt, 30, list(range(1, 7)))
-    driver = Driver(make_runner())
+    alone = run_alone(make_runner(dtype=dtype), prompt, 30, list(range(1, 7)))
+    driver = Driver(make_runner(dtype=dtype))
     others = [new_request(handle, random_ids(handle, 40), [10 * handle + i for i in range(5)]) for handle in (2, 3, 4)]
     driver.step({2: 40, 1: 50, 3: 40, 4: 40}, new_request(1, prompt, list(range(1, 7))), *others)
     for _ in range(29):

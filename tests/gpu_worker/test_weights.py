@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from gpu_worker.errors import MissingWeights, UnreadableWeights, UnsupportedModel
-from gpu_worker.models import llama_config
-from gpu_worker.weight_source import GGUFFile
+from gpu_worker.gguf_file import GGUFFile
+from gpu_worker.models.config import read_model_config
+from gpu_worker.weight_source import expanded
 from octavo.model_files import ModelFiles
 from tests.gpu_worker import tiny_models
 from tests.gpu_worker.steps import new_request
@@ -108,13 +109,13 @@ def test_the_header_reader_sees_what_the_full_reader_sees(gguf_files: tuple[Mode
     assert source.has_adjacent_pairs
     full = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     embedding = gguf.quants.dequantize(full["token_embd.weight"].data, full["token_embd.weight"].tensor_type)
-    assert (source.tensor("model.embed_tokens.weight").numpy() == embedding).all()
+    assert (expanded(source.matrix("model.embed_tokens.weight")) == embedding).all()
     assert not source.has("lm_head.weight")
 
 
 def test_frequency_divisors_of_a_gguf_stand_in_for_the_scaling(tmp_path: Path) -> None:
     model = tiny_models.save_llama(tmp_path / "hf", "llama3_rope")
-    config = llama_config.read(tmp_path / "hf" / "config.json")
+    config = read_model_config(tmp_path / "hf" / "config.json")
     inverse = model.model.rotary_emb.inv_freq
     plain = 1.0 / (config.rope_theta ** (torch.arange(0, 32, 2).float() / 32))
     write_gguf(tmp_path / "m.gguf", model, rope_divisors=plain / inverse)
@@ -172,14 +173,18 @@ def test_a_file_that_was_cut_short_is_told(gqa_folder: Path, tmp_path: Path) -> 
         ({"architectures": ["GPT2LMHeadModel"]}, "the architecture is GPT2LMHeadModel; supported are LlamaForCausalLM"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "positions are scaled by 'yarn'"),
-        ({"architectures": ["MistralForCausalLM"], "sliding_window": 64}, "attention slides over 64 tokens"),
+        ({"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}, "tokens see later ones"),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 64, "layer_types": ["chunked_attention"] * 3},
+            "layers attend by chunked_attention",
+        ),
         ({"quantization_config": {"quant_method": "gptq"}}, r"quantised \(gptq\)"),
         ({"num_key_value_heads": 4}, "6 attention heads cannot share 4 K/V heads"),
     ],
 )
 def test_what_is_not_supported_is_said(gqa_folder: Path, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModel, match=message):
-        llama_config.read(changed_config(gqa_folder, tmp_path, **changes).config_dir / "config.json")
+        read_model_config(changed_config(gqa_folder, tmp_path, **changes).config_dir / "config.json")
 
 
 def test_more_positions_than_the_model_has_are_refused(gqa_folder: Path) -> None:

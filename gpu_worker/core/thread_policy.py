@@ -1,0 +1,46 @@
+"""How many threads compute a step: all of them, or fewer while something else keeps their cores busy. Pure.
+
+Threads of one step wait for each other, so a step is as slow as its slowest thread: beside a busy neighbour two threads
+on two cores take twice as long as one. What a step waited tells; now and then one more thread is tried again.
+"""
+
+MAX_WAIT_SHARE = 0.4  # of a step's time; above it the step is faster without the thread that is late
+WINDOW_STEPS = 6  # steps that are judged together
+FIRST_PAUSE_NS = 500_000_000  # of computing, before one more thread is tried
+LONGEST_PAUSE_NS = 16_000_000_000
+
+
+class ThreadPolicy:
+    """Watches the steps and says how many threads the next one gets."""
+
+    def __init__(self, max_threads: int) -> None:
+        self.num_threads = max_threads
+        self._max_threads = max_threads
+        self._pause_ns = FIRST_PAUSE_NS  # until the next try; doubles with every try that fails
+        self._was_raised = False  # by the last change
+        self._since_change_ns = 0
+        self._num_steps = 0
+        self._busy_ns = 0
+        self._wait_ns = 0
+
+    def observe(self, *, busy_ns: int, wait_ns: int) -> None:
+        """A step took busy_ns, and its threads waited at most wait_ns of it for each other."""
+        self._since_change_ns += busy_ns
+        self._num_steps += 1
+        self._busy_ns += busy_ns
+        self._wait_ns += wait_ns
+        if self._num_steps < WINDOW_STEPS:
+            return
+        is_held_up = self._wait_ns > MAX_WAIT_SHARE * self._busy_ns
+        self._num_steps = self._busy_ns = self._wait_ns = 0
+        if is_held_up and self.num_threads > 1:
+            has_failed = self._was_raised and self._since_change_ns < FIRST_PAUSE_NS
+            self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS) if has_failed else FIRST_PAUSE_NS
+            self._change(-1)
+        elif not is_held_up and self.num_threads < self._max_threads and self._since_change_ns >= self._pause_ns:
+            self._change(+1)
+
+    def _change(self, by: int) -> None:
+        self.num_threads += by
+        self._was_raised = by > 0
+        self._since_change_ns = 0
