@@ -20,7 +20,8 @@ from pathlib import Path
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from benchmarks.serving import TOKEN_IDS, Server, free_ports
+from benchmarks.loads import TOKEN_IDS
+from benchmarks.serving import Server, free_ports
 from octavo import client
 from octavo.cli import runtime
 from octavo.cli.bench.http_target import HttpTarget

@@ -10,7 +10,6 @@ Compare runs of one machine and one hour only.
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -25,15 +24,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.loads import Loads
 from benchmarks.worker_phases import WorkerPhases
 from octavo.cli import runtime
-from octavo.cli.bench import figures, runner
-from octavo.cli.bench.figures import Figures, Sample
+from octavo.cli.bench.figures import Figures
 from octavo.cli.bench.http_target import HttpTarget
-from octavo.cli.bench.workload import Workload
 
 STOP_LIMIT_S = 60.0
-TOKEN_IDS = range(1000, 40_000)  # ordinary tokens of the demo model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +48,15 @@ class Result:
 
 
 class Bench:
-    """One server; every prompt is new to it unless a load says otherwise."""
+    """One server, and how often each load is repeated."""
 
     def __init__(self, url: str, *, num_runs: int, phases: WorkerPhases | None = None) -> None:
-        self._target = HttpTarget(url, {}, model=None)
+        self._loads = Loads(HttpTarget(url, {}, model=None), seed=random.SystemRandom().randrange(1 << 31))
         self._num_runs = num_runs
         self._phases = phases
-        self._seed = random.SystemRandom().randrange(1 << 31)
+
+    async def first_token(self) -> None:
+        await self._loads.first_token()
 
     async def decode(self, concurrency: int) -> list[Result]:
         """128 tokens in, 128 out; the first run only warms up."""
@@ -65,68 +64,32 @@ class Bench:
         for number in range(self._num_runs + 1):
             if number == 1 and self._phases is not None:
                 self._phases.restart()
-            runs.append(await self._closed(concurrency, self._prompts(concurrency, 128), 128))
+            runs.append(await self._loads.decode(concurrency))
         results = _decoding(name, runs[1:])
         if self._phases is not None:
             results += _sharing(name, self._phases)
         return results
 
     async def prefill(self) -> list[Result]:
-        runs = [await self._closed(1, self._prompts(1, 1024), 1) for _ in range(self._num_runs + 1)]
-        return [_result("prefill 1024, TTFT", "ms", [_median_ttft(run) for run in runs[1:]])]
+        runs = [await self._loads.prefill() for _ in range(self._num_runs + 1)]
+        return [_result("prefill 1024, TTFT", "ms", runs[1:])]
 
     async def shared_prefix(self) -> list[Result]:
-        """32 at once: 768 tokens in common and 32 of their own, 32 out; then the last ones again."""
-        durations = []
-        for _ in range(self._num_runs):
-            prompts = self._prompts(32, 800, prefix_len=768)
-            durations.append((await self._closed(32, prompts, 32)).duration_s)
-        again = await self._closed(32, prompts, 32)
+        runs = [await self._loads.shared_prefix() for _ in range(self._num_runs)]
+        again_s = await self._loads.again(runs[-1])
         return [
-            _result("shared prefix, 32 at once", "s", durations),
-            _result("shared prefix, the same again", "s", [again.duration_s]),
+            _result("shared prefix, 32 at once", "s", [run.duration_s for run in runs]),
+            _result("shared prefix, the same again", "s", [again_s]),
         ]
 
     async def mixed(self) -> list[Result]:
-        """8 requests decode 256 tokens; a 1,500-token prompt arrives while they do."""
-        alone, worst, ttft = [], [], []
-        for _ in range(self._num_runs):
-            (long_prompt,), prompts = self._prompts(1, 1500), self._prompts(8, 128)
-            async with asyncio.TaskGroup() as tasks:
-                decoding = [tasks.create_task(self._target.generate(prompt, 256)) for prompt in prompts]
-                await asyncio.sleep(1.0)
-                arrived_at = time.perf_counter()
-                late = await self._target.generate(long_prompt, 16)
-            samples = [task.result() for task in decoding]
-            alone.append(statistics.median(gap for sample in samples for gap in _gaps_until(sample, arrived_at)))
-            worst.append(max(gap for sample in samples for gap in sample.itls_ms))
-            ttft.append(late.ttft_ms)
+        runs = [await self._loads.mixed() for _ in range(self._num_runs)]
         return [
-            _result("mixed, ITL before the long prompt p50", "ms", alone),
-            _result("mixed, ITL max", "ms", worst),
-            _result("mixed, TTFT of the 1500-token prompt", "ms", ttft),
+            _result("mixed, ITL before the long prompt p50", "ms", [run.itl_before_ms for run in runs]),
+            _result("mixed, ITL max", "ms", [run.itl_max_ms for run in runs]),
+            _result("mixed, TTFT of the 1500-token prompt", "ms", [run.ttft_ms for run in runs]),
+            _result("mixed, TTFT of such a prompt alone", "ms", [run.ttft_alone_ms for run in runs]),
         ]
-
-    async def first_token(self) -> None:
-        (prompt,) = self._prompts(1, 16)
-        sample = await self._target.generate(prompt, 1)
-        assert sample.error is None, sample.error
-
-    def _prompts(self, num_prompts: int, input_len: int, *, prefix_len: int = 0) -> list[list[int]]:
-        self._seed += 1
-        workload = Workload(num_prompts=num_prompts, input_len=input_len, prefix_len=prefix_len, seed=self._seed)
-        return workload.prompts(TOKEN_IDS)
-
-    async def _closed(self, concurrency: int, prompts: runner.Prompts, num_tokens: int) -> Figures:
-        started_at = time.perf_counter()
-        samples = await runner.closed_loop(
-            self._target, prompts, num_tokens=num_tokens, concurrency=concurrency, on_done=lambda: None
-        )
-        summary = figures.summarize(samples, duration_s=time.perf_counter() - started_at)
-        failed = [sample.error for sample in samples if sample.error]
-        assert not failed, failed
-        assert summary.num_output_tokens == num_tokens * len(prompts), "the end of sequence was not ignored"
-        return summary
 
 
 def _decoding(name: str, runs: Sequence[Figures]) -> list[Result]:
@@ -146,11 +109,6 @@ def _sharing(name: str, phases: WorkerPhases) -> list[Result]:
         _result(f"{name}, worker's gap mean", "us", [share.gap_us]),
         _result(f"{name}, step outside the model", "%", [100 * share.outside_forward]),
     ]
-
-
-def _gaps_until(sample: Sample, moment: float) -> list[float]:
-    moments = sample.arrived_at
-    return [1e3 * (after - before) for before, after in itertools.pairwise(moments) if after < moment]
 
 
 def _median_ttft(run: Figures) -> float:

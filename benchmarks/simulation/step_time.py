@@ -51,7 +51,7 @@ PROFILES = {
         num_blocks=26_000,
         max_num_batched_tokens=2048,
     ),
-    # Fitted to what `python -m benchmarks.worker_step` measured for docs/performance.md: SmolLM2-135M, bfloat16, one
+    # Fitted to what `python -m benchmarks.bench_step` measured for docs/performance.md: SmolLM2-135M, bfloat16, one
     # thread: 14.4 ms with 1 row, 46.0 ms with 32; a prefill of 512 tokens in 349 ms, of 1,024 in 791 ms.
     "cpu-135m": StepTime(
         fixed_s=13.4e-3,

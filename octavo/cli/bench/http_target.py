@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -35,7 +35,10 @@ class HttpTarget:
         answer = await self._ask("POST", "/tokenize", json={"prompt": text, "add_special_tokens": False})
         return [int(token_id) for token_id in answer.json()["tokens"]]
 
-    async def generate(self, prompt: Sequence[int], num_tokens: int) -> Sample:
+    async def generate(
+        self, prompt: Sequence[int], num_tokens: int, *, on_text: Callable[[], None] = lambda: None
+    ) -> Sample:
+        """Calls `on_text` whenever text arrives."""
         body = {
             "model": await self.model(), "prompt": list(prompt), "max_tokens": num_tokens, "temperature": 0,
             "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
@@ -44,7 +47,7 @@ class HttpTarget:
         data = json.dumps(body).encode()
         sample = Sample(sent_at=time.perf_counter(), num_prompt_tokens=len(prompt))
         try:
-            await _read(sse_connection.post(url, data, self._headers), sample)
+            await _read(sse_connection.post(url, data, self._headers), sample, on_text)
         except (sse_connection.HttpError, OSError, EOFError, TimeoutError) as failed:
             sample.error = str(failed) or type(failed).__name__
         return sample
@@ -60,7 +63,7 @@ class HttpTarget:
         return answer
 
 
-async def _read(lines: AsyncIterator[bytes], sample: Sample) -> None:
+async def _read(lines: AsyncIterator[bytes], sample: Sample, on_text: Callable[[], None]) -> None:
     """Note when text came, and the usage of the last event."""
     async for line in lines:
         if not line.startswith(b"data: {"):
@@ -72,6 +75,7 @@ async def _read(lines: AsyncIterator[bytes], sample: Sample) -> None:
             return
         if event.get("choices"):
             sample.arrived_at.append(now)
+            on_text()
         if usage := event.get("usage"):
             sample.num_prompt_tokens = usage["prompt_tokens"]
             sample.num_output_tokens = usage["completion_tokens"]

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 from octavo.cli.bench.figures import Sample
-from octavo.cli.bench.target import Target
+from octavo.cli.bench.target import Answers
 
 OnDone = Callable[[], None]
 Prompts = Sequence[Sequence[int]]
 
 
 async def closed_loop(
-    target: Target, prompts: Prompts, *, num_tokens: int, concurrency: int, on_done: OnDone
+    target: Answers, prompts: Prompts, *, num_tokens: int, concurrency: int, on_done: OnDone
 ) -> list[Sample]:
     """Always `concurrency` requests open, the next as soon as one ends, until all prompts are answered."""
     waiting = iter(prompts)
@@ -24,7 +24,7 @@ async def closed_loop(
 
 
 async def open_loop(
-    target: Target,
+    target: Answers,
     prompts: Prompts,
     *,
     arrival_times: Sequence[float],
@@ -49,7 +49,7 @@ async def open_loop(
 
 
 async def _client(
-    target: Target, waiting: Iterator[Sequence[int]], num_tokens: int, samples: list[Sample], on_done: OnDone
+    target: Answers, waiting: Iterator[Sequence[int]], num_tokens: int, samples: list[Sample], on_done: OnDone
 ) -> None:
     for prompt in waiting:
         samples.append(await target.generate(prompt, num_tokens))

@@ -18,11 +18,15 @@ TEXT = (
 )
 
 
-class Target(Protocol):
-    """One server. Raises CannotAsk if it is not there; a failed request is a Sample with an error."""
+class Answers(Protocol):
+    """What takes a prompt and answers. A failed request is a Sample with an error."""
+
+    async def generate(self, prompt: Sequence[int], num_tokens: int) -> Sample: ...
+
+
+class Target(Answers, Protocol):
+    """One server. Raises CannotAsk if it is not there."""
 
     async def model(self) -> str: ...
 
     async def tokenize(self, text: str) -> list[int]: ...
-
-    async def generate(self, prompt: Sequence[int], num_tokens: int) -> Sample: ...
