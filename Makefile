@@ -18,14 +18,16 @@ APT := apt-get -o DPkg::Lock::Timeout=300 install -y
 PROTOS := $(shell find protos -name '*.proto')
 PACKAGES := octavo gateway scheduler_service kvcache_service gpu_worker
 CODE := $(PACKAGES) tests tools benchmarks setup.py
+CPP := $(shell find gpu_worker tests benchmarks -name '*.cpp' -o -name '*.h')
 
-.PHONY: help setup serve test test-slow test-all test-compose test-kernels test-clients test-chaos test-gpu lint bench images clean
+.PHONY: help setup serve test test-slow test-all test-compose test-kernels test-clients test-chaos test-gpu lint format bench images clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
-setup: $(STAMP) ## make the virtual environment, install everything, generate code
+setup: $(STAMP) ## make the virtual environment, install everything, generate code, compile the CPU kernels
 	@$(BIN)/python -m tools.genproto
+	@$(BIN)/python -m tools.build_cpu --if-possible
 
 serve: setup ## start everything on this machine: make serve MODEL=... ARGS="--flag ..."
 	@exec $(BIN)/python tools/foreground.py $(BIN)/octavo serve $(MODEL) $(ARGS)
@@ -53,15 +55,20 @@ test-chaos: setup ## harms every process and every connection under load, about 
 test-gpu: setup ## needs a CUDA device
 	@$(call run-marked,gpu)
 
-lint: setup ## ruff, mypy, buf
+lint: setup ## ruff, mypy, clang-format, buf
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy $(CODE)
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/buf lint
 	@if [ -f protos/baseline.binpb ]; then \
 		echo "$(BIN)/buf breaking --against protos/baseline.binpb"; \
 		$(BIN)/buf breaking --against protos/baseline.binpb; \
 	fi
+
+format: setup ## lay out Python and C++
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/clang-format -i $(CPP)
 
 bench: setup ## start a server, measure it, stop it: make bench ARGS="--runs 1 -- --flag of octavo serve"
 	$(BIN)/python -m benchmarks.serving $(ARGS)
@@ -73,7 +80,7 @@ clean: ## remove what make has made, but no model
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(PACKAGES) tests tools benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 	for generated in octavo/*/v1; do rm -rf "$${generated%/v1}"; done
-	rm -f octavo/.genproto.stamp octavo/.genproto.lock
+	rm -f octavo/.genproto.stamp octavo/.genproto.lock gpu_worker/cpu/liboctavo_cpu.*
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
 
@@ -82,7 +89,6 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(PROTOS)
 	@[ -x $(BIN)/python ] || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing into $(VENV)"
 	@$(PIP) install $(if $(wildcard $(BIN)/octavo),-qq) $(EXTRA_INDEX) -c constraints.txt -e '.[all,embedded,dev]'
-	@$(BIN)/python -m tools.genproto
 	@touch $@
 
 # Says everything that is missing at once, with the line that installs it.

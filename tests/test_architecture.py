@@ -17,10 +17,14 @@ MAX_FILE_LINES = 400
 JUNK_DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 # What a core may not have, though it is in the standard library: it waits, looks around or makes something up.
-IMPURE = {"asyncio", "os", "socket", "subprocess", "threading", "multiprocessing", "logging", "time", "uuid", "secrets"}
+IMPURE = {
+    "asyncio", "ctypes", "logging", "multiprocessing", "os", "secrets", "socket", "subprocess", "threading", "time",
+    "uuid",
+}  # fmt: skip
 
 # Library -> the only places (files or folders) that may import it.
 HOMES = {
+    "ctypes": ("gpu_worker/cpu/", "gpu_worker/attention/cpu.py", "octavo/port_sharing.py", "octavo/cli/leash.py"),
     "redis": ("kvcache_service/redis_client.py", "octavo/cli/"),
     "torch": ("gpu_worker/",),
     "triton": ("gpu_worker/",),
@@ -192,6 +196,7 @@ def test_the_rules_see_each_service_and_its_core(service: str):
         (cores_are_pure, "scheduler_service/core/policy.py", "import random"),
         (cores_never_wait, "scheduler_service/core/policy.py", "async def choose(): ..."),
         (libraries_stay_at_home, "kvcache_service/servicer.py", "import redis.asyncio"),
+        (libraries_stay_at_home, "gpu_worker/model_runner.py", "from ctypes import c_int"),
         (libraries_stay_at_home, "octavo/model_files/gguf.py", "import torch"),
         (libraries_stay_at_home, "gateway/limits.py", "from pydantic import BaseModel"),
         (generated_code_stays_at_the_wire, "gateway/tokenizer.py", "from octavo.inference.v1 import inference_pb2"),

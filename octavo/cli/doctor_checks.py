@@ -3,7 +3,7 @@
 import importlib.metadata
 import os
 import platform
-import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,17 @@ from octavo.cli.runtime import ServeState
 
 MIN_PYTHON = (3, 11)
 MIN_MEMORY_GIB = 2.0  # the demo model with a small K/V pool; larger models say what they need when they start
-COMPILERS = ("g++", "c++", "clang++")
 REDIS_VARIABLE = "OCTAVO_KVCACHE_REDIS_URL"
-# Instruction sets that make the CPU worker faster, with the model's element type each is for.
+# Instruction sets that make the CPU worker faster.
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16")
 PORTS = (
     Endpoint(host="127.0.0.1", port=8000, flag="--port"),
     Endpoint(host="127.0.0.1", port=50051, flag="--grpc-port"),
 )
+
+
+class KernelsMissing(Exception):
+    """The CPU worker has no kernels here; the message says why."""
 
 
 class Verdict(Enum):
@@ -54,8 +57,8 @@ def all_findings(environ: Mapping[str, str], *, model: str | None) -> list[Findi
         redis(environ, redis_server.find),
         model_present(model),
         memory(Path("/proc/meminfo")),
-        compiler(shutil.which),
         cpu(Path("/proc/cpuinfo")),
+        kernels(kernels_in_use),
         *(port(endpoint, runtime.running(environ)) for endpoint in PORTS),
     ]
 
@@ -107,14 +110,6 @@ def memory(meminfo: Path) -> Finding:
     return Finding(subject="memory", verdict=Verdict.OK, found=found)
 
 
-def compiler(which: Callable[[str], str | None]) -> Finding:
-    for name in COMPILERS:
-        if path := which(name):
-            return Finding(subject="C++ compiler", verdict=Verdict.OK, found=path)
-    to_do = "apt-get install g++ makes the CPU worker faster; nothing else needs it"
-    return Finding(subject="C++ compiler", verdict=Verdict.ADVICE, found="none", to_do=to_do)
-
-
 def cpu(cpuinfo: Path) -> Finding:
     num_cores = len(os.sched_getaffinity(0))
     flags: set[str] = set()
@@ -124,6 +119,23 @@ def cpu(cpuinfo: Path) -> Finding:
     features = [name for name in CPU_FEATURES if name in flags]
     found = f"{num_cores} cores, {platform.machine()}, {' '.join(features) or 'no vector extensions known here'}"
     return Finding(subject="CPU", verdict=Verdict.OK, found=found)
+
+
+def kernels(in_use: Callable[[], str]) -> Finding:
+    try:
+        found = f"{in_use()} (those of the CPU worker, in C++)"
+    except KernelsMissing as missing:
+        to_do = "apt-get install g++, then make setup (or pip install again): torch alone is several times slower"
+        return Finding(subject="CPU kernels", verdict=Verdict.ADVICE, found=f"none: {missing}", to_do=to_do)
+    return Finding(subject="CPU kernels", verdict=Verdict.OK, found=found)
+
+
+def kernels_in_use() -> str:
+    """The instruction set whose kernels a worker would use here. Raises KernelsMissing."""
+    asked = subprocess.run([sys.executable, "-m", "gpu_worker.cpu"], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise KernelsMissing(asked.stderr.strip().rpartition("\n")[2])
+    return asked.stdout.strip()
 
 
 def port(endpoint: Endpoint, serves: Sequence[ServeState]) -> Finding:

@@ -69,7 +69,8 @@ def listens(pid: int, port: int) -> bool:
     if not Path("/proc/self/fd").exists():
         return True
     own = port_sharing.socket_inodes(Path(f"/proc/{pid}"))
-    return any(listener.inode in own for listener in port_sharing.listeners(port))
+    # While it is starting it has no socket at all: then the machine's long table of them need not be read.
+    return bool(own) and any(listener.inode in own for listener in port_sharing.listeners(port))
 
 
 def _socket(endpoint: Endpoint) -> tuple[socket.socket, Any]:

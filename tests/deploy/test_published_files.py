@@ -88,6 +88,19 @@ def test_every_link_of_a_document_leads_to_a_file(document: str) -> None:
     assert missing == []
 
 
+def test_the_page_of_the_cpu_worker_says_what_each_source_owns() -> None:
+    rows = re.findall(r"^\| (`[\w.`, ]+`) \| [^|]+ \|$", (ROOT / "docs/cpu-worker.md").read_text(), re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"[\w.]+\.(?:h|cpp)", row)}
+    assert described == {path.name for path in (ROOT / "gpu_worker/cpu/src").iterdir()}
+
+
+def test_the_images_have_the_kernels_but_no_compiler() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "deploy/Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+    with_compiler = [stage.split()[:3] for stage in stages if "g++" in stage]
+    assert with_compiler == [["base", "AS", "code"]]
+    assert [stage for stage in stages if stage.startswith("code")] == []
+
+
 def test_the_images_install_extras_that_exist() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     recipe = (ROOT / "deploy/Dockerfile").read_text()

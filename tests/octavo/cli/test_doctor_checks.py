@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_worker.cpu.library import load
 from octavo.cli import doctor_checks
-from octavo.cli.doctor_checks import Verdict
+from octavo.cli.doctor_checks import KernelsMissing, Verdict
 from octavo.cli.ports import Endpoint
 from octavo.cli.redis_server import MISSING, RedisNotFound
 from octavo.cli.runtime import ServeState
@@ -50,14 +51,19 @@ def test_memory_is_what_the_kernel_says_is_available(available_kib: int, verdict
     assert finding.found == f"{available_kib / 2**20:.1f} of 8.0 GiB available"
 
 
-def test_missing_compiler_is_advice_with_the_apt_line():
-    finding = doctor_checks.compiler(lambda name: None)
-    assert finding.verdict is Verdict.ADVICE
+def test_missing_kernels_are_advice_with_the_reason_and_the_apt_line():
+    def in_use() -> str:
+        raise KernelsMissing("liboctavo_cpu.so is not there")
+
+    finding = doctor_checks.kernels(in_use)
+    assert (finding.verdict, finding.found) == (Verdict.ADVICE, "none: liboctavo_cpu.so is not there")
     assert "apt-get install g++" in finding.to_do
 
 
-def test_compiler_is_the_first_of_the_known_ones():
-    assert doctor_checks.compiler(lambda name: "/c" if name == "clang++" else None).found == "/c"
+def test_kernels_in_use_are_those_that_the_worker_would_choose():
+    library = load()
+    assert library is not None
+    assert doctor_checks.kernels(doctor_checks.kernels_in_use).found.startswith(f"{library.isa} ")
 
 
 def test_cpu_lists_the_features_that_matter(tmp_path: Path):
