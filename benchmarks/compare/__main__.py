@@ -11,6 +11,8 @@ import argparse
 import asyncio
 import json
 import random
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -108,6 +110,7 @@ def read_options() -> argparse.Namespace:
 
 def main() -> None:
     options = read_options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a time limit also ends the servers
     known = servers.known(options.folder.resolve(), first_port=free_ports(servers.NUM_PORTS))
     chosen = [server for server in known if server.name in options.servers]
     with tempfile.TemporaryDirectory(prefix="compare") as folder:
