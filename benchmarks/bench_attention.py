@@ -9,15 +9,15 @@ measured beside the kernels. A call from Python costs some microseconds, which a
 """
 
 import argparse
-import mmap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from benchmarks.machine_limits import MachineLimits
+from gpu_worker import huge_pages
 from gpu_worker.attention.cpu import CpuAttention
 from gpu_worker.attention.interface import AttentionShape
 from gpu_worker.core.input_batch import InputBatch
@@ -90,29 +90,20 @@ def main() -> None:
     arguments = _arguments()
     kernels = library.opened()
     assert arguments.isa is None or kernels.use_isa(arguments.isa), f"this machine does not run {arguments.isa}"
-    heads, kv_heads, head_dim = arguments.shape
+    one_layer: AttentionShape = arguments.shape
     for num_threads in arguments.num_threads:
         limits = MachineLimits(num_threads)
         peak = limits.bf16_per_s()
         print(f"{kernels.isa}, {num_threads} threads, peak of bfloat16 {peak / 1e9:.0f} GFLOP/s")
         for case in map(_case, arguments.case):
-            num_layers = max(2, min(MAX_LAYERS, LAYER_BYTES // _bytes_of_one_head(case, kv_heads, head_dim)))
-            shape = AttentionShape(
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                head_dim=head_dim,
-                scale=head_dim**-0.5,
-                soft_cap=None,
-                windows=(0,) * num_layers,
-            )
-            _measure(case, shape, kernels, limits, peak=peak, num_threads=num_threads)
+            num_layers = max(2, min(MAX_LAYERS, LAYER_BYTES // case.kv_bytes(one_layer)))
+            shape = replace(one_layer, windows=(0,) * num_layers)
+            _measure(case, shape, kernels, limits=limits, peak=peak)
 
 
-def _measure(
-    case: Case, shape: AttentionShape, kernels: Library, limits: MachineLimits, *, peak: float, num_threads: int
-) -> None:
+def _measure(case: Case, shape: AttentionShape, kernels: Library, *, limits: MachineLimits, peak: float) -> None:
     kv = _memory(case.kv_bytes(shape) * len(shape.windows)).reshape(case.num_rows * case.num_blocks, -1)
-    attention = CpuAttention(kernels, kv, shape, block_size=BLOCK_SIZE, num_threads=num_threads)
+    attention = CpuAttention(kernels, kv, shape, block_size=BLOCK_SIZE, num_threads=limits.num_threads)
     batch = case.batch()
     width = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
     qkv = torch.randn(batch.num_tokens, width).bfloat16()
@@ -128,7 +119,7 @@ def _measure(
     print(
         f"{case.name:>9}  {best * 1e3:8.4f} ms  limit {limit * 1e3:8.4f} ms ({best / limit:5.2f} x)   "
         f"{case.kv_bytes(shape) / best / 1e9:6.1f} GB/s  {case.operations(shape) / best / 1e9:6.0f} GFLOP/s   "
-        f"plan {_plan_us(batch, shape, num_threads):4.0f} us",
+        f"plan {_plan_us(batch, shape, limits.num_threads):4.0f} us",
         flush=True,
     )
 
@@ -146,18 +137,11 @@ def _plan_us(batch: InputBatch, shape: AttentionShape, num_threads: int) -> floa
 
 def _memory(num_bytes: int) -> npt.NDArray[np.uint8]:
     """Large pages, as the worker's K/V memory has; small values in all of it."""
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    values = np.frombuffer(memory, dtype=np.uint16)
+    values = huge_pages.zeroed(num_bytes).view(np.uint16)
     pattern = torch.randn(1 << 19).bfloat16().view(torch.int16).numpy().view(np.uint16)
     for first in range(0, len(values), len(pattern)):
         values[first : first + len(pattern)] = pattern[: len(values) - first]
     return values.view(np.uint8)
-
-
-def _bytes_of_one_head(case: Case, kv_heads: int, head_dim: int) -> int:
-    return case.num_rows * case.num_blocks * BLOCK_SIZE * 4 * kv_heads * head_dim
 
 
 def _case(name: str) -> Case:
@@ -168,15 +152,23 @@ def _case(name: str) -> Case:
     return Case(name=name, num_rows=1, num_new=num_new, length=prefix + num_new)
 
 
-def _shape(text: str) -> tuple[int, int, int]:
+def _shape(text: str) -> AttentionShape:
+    """Of one layer."""
     heads, kv_heads, head_dim = map(int, text.split(","))
-    return heads, kv_heads, head_dim
+    return AttentionShape(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
+        soft_cap=None,
+        windows=(0,),
+    )
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--shape", type=_shape, default=(9, 3, 64), help="query heads, K/V heads, head size")
+    parser.add_argument("--shape", type=_shape, default=_shape("9,3,64"), help="query heads, K/V heads, head size")
     parser.add_argument("--case", nargs="+", default=CASES)
     parser.add_argument("--isa", help="avx512, avx2 or generic instead of the best")
     return parser.parse_args()

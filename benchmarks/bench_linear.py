@@ -6,8 +6,8 @@ One pass is every layer of a SmolLM2-135M and its head, so that weights come fro
 is the longer of reading the weights once and of the arithmetic at the peak of the format's products, both measured
 beside the kernels. torch multiplies in bfloat16 (oneDNN, weights reordered once). Kernels and torch take turns, and a
 time is the sum of every matrix's best of many; compare runs of one machine and one hour only. A call from Python costs
-some microseconds, which a step of the fused model does not: a pass has 211 of them. The limit is of one
-whole pass: other load slows it more than the pieces.
+some microseconds, which a step of the fused model does not: a pass has 211 of them. The limit is of one whole pass:
+other load slows it more than the pieces.
 """
 
 import argparse
@@ -44,6 +44,10 @@ class Linears:
     weights: Sequence[PackedWeight]
 
     @property
+    def num_layers(self) -> int:
+        return len(self.weights) // len(LAYER)  # the head may follow them
+
+    @property
     def num_bytes(self) -> int:
         return sum(weight.tiles.nbytes for weight in self.weights)
 
@@ -73,7 +77,7 @@ def _linears(kernels: Library, format: str, num_layers: int) -> Linears:
     packer = Packer(kernels, as_stored=True)
     return Linears(
         kernels=kernels,
-        weights=[packer.pack([_stored(format, *shape)]) for shape in LAYER * num_layers + [HEAD]],
+        weights=[packer.pack(_stored(format, *shape)) for shape in LAYER * num_layers + [HEAD]],
     )
 
 
@@ -102,9 +106,8 @@ def _torch_calls(num_layers: int, num_rows: int) -> list[Call]:
     return [call(shape) for shape in LAYER * num_layers + [HEAD] * (num_rows <= HEAD_ROWS)]
 
 
-def _measure(name: str, linears: Linears, num_rows: int, *, peak: float, num_threads: int, num_layers: int) -> None:
-    limits = MachineLimits(num_threads)
-    kernels, beside = linears.calls(num_rows, num_threads), _torch_calls(num_layers, num_rows)
+def _measure(name: str, linears: Linears, num_rows: int, *, limits: MachineLimits, peak: float) -> None:
+    kernels, beside = linears.calls(num_rows, limits.num_threads), _torch_calls(linears.num_layers, num_rows)
     memory = np.ones(linears.num_bytes // 8)  # as much as the weights: a part of either may stay in the cache
     best, best_torch, read = np.full(len(kernels), np.inf), np.full(len(kernels), np.inf), 0.0
     deadline = time.perf_counter() + SECONDS
@@ -148,14 +151,7 @@ def main() -> None:
         for name in arguments.format:
             linears = _linears(kernels, name, arguments.layers)
             for rows in arguments.rows:
-                _measure(
-                    name,
-                    linears.of_rows(rows),
-                    rows,
-                    peak=peaks[name],
-                    num_threads=num_threads,
-                    num_layers=arguments.layers,
-                )
+                _measure(name, linears.of_rows(rows), rows, limits=limits, peak=peaks[name])
 
 
 def _arguments() -> argparse.Namespace:

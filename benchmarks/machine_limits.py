@@ -18,6 +18,7 @@ class MachineLimits:
     """Best of many tries, with a number of threads."""
 
     def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
         self._c = _compiled()
         self._pool = self._c.limits_pool(num_threads)
 

@@ -6,7 +6,8 @@ import struct
 from pathlib import Path
 
 from gpu_worker.errors import UnreadableWeights
-from gpu_worker.weight_source import FREQUENCY_DIVISORS, StoredMatrix, mapped, matrix_in
+from gpu_worker.weight_source import FREQUENCY_DIVISORS, StoredMatrix, matrix_in
+from octavo.model_files.file_mapping import mapped
 from octavo.model_files.gguf_header import GGUFHeader, TensorPlace
 
 _NAMES = {

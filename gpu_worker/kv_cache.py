@@ -4,7 +4,6 @@ A block is one contiguous piece over all layers, so a new request touches few pa
 at once. Knows bytes, not requests; which block holds what is the KV cache service's business.
 """
 
-import mmap
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil  # type: ignore[import-untyped]
 
+from gpu_worker import huge_pages
 from gpu_worker.errors import NotEnoughMemory
 from gpu_worker.models.config import ModelConfig
 
@@ -87,14 +87,8 @@ def check_num_blocks(shape: KVShape, num_blocks: int, *, available_bytes: int) -
 
 
 def allocate(shape: KVShape, num_blocks: int) -> npt.NDArray[np.uint8]:
-    """Zeroed memory [blocks, bytes of a block], aligned to pages.
-
-    The system gives out its pages as they are first written, large ones where it has them.
-    """
-    memory = mmap.mmap(-1, num_blocks * shape.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype=np.uint8).reshape(num_blocks, shape.block_bytes)  # keeps `memory` alive
+    """Zeroed memory [blocks, bytes of a block], aligned to pages, which the system gives out as they are written."""
+    return huge_pages.zeroed(num_blocks * shape.block_bytes).reshape(num_blocks, shape.block_bytes)
 
 
 def available_bytes() -> int:

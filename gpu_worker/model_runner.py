@@ -76,7 +76,7 @@ class ModelRunner:
 
     def warm_up(self) -> None:
         """Run the model once for one token and once for a chunk, reading and writing the null block only."""
-        for num_tokens in (1, min(64, self._max_num_batched_tokens)):
+        for num_tokens in (1, min(64, self._max_num_batched_tokens, self.state.max_model_len)):
             batch = input_batch.of_null_block(num_tokens, self.state.block_size)
             with torch.inference_mode():
                 self._model.prepare(batch)()

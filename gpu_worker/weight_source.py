@@ -67,12 +67,6 @@ def expanded(stored: StoredMatrix) -> Floats:
     return values
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """The file's bytes, read when they are touched. Raises ValueError if it is empty."""
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
 def matrix_in(file: mmap.mmap, offset: int, *, encoding: int, rows: int, columns: int) -> StoredMatrix:
     """The matrix at `offset` of a mapped file.
 
@@ -81,7 +75,7 @@ def matrix_in(file: mmap.mmap, offset: int, *, encoding: int, rows: int, columns
     values_per_block, bytes_per_block = BLOCKS[encoding]
     num_blocks, rest = divmod(columns, values_per_block)
     size = rows * num_blocks * bytes_per_block
-    if rest or offset + size > len(file):
+    if rest or size < 1 or not 0 <= offset <= len(file) - size:
         raise ValueError(f"{size} bytes at {offset} of {len(file)}, {columns} columns in blocks of {values_per_block}")
     data = np.frombuffer(file, dtype=np.uint8, count=size, offset=offset).reshape(rows, num_blocks * bytes_per_block)
     return StoredMatrix(encoding=encoding, rows=rows, columns=columns, data=data)

@@ -28,7 +28,7 @@ HOMES = {
     "redis": ("kvcache_service/redis_client.py", "octavo/cli/"),
     "torch": ("gpu_worker/",),
     "triton": ("gpu_worker/",),
-    "transformers": ("gateway/tokenizer.py", "gpu_worker/weights.py", "gpu_worker/models/"),
+    "transformers": ("gateway/tokenizer.py",),
     "fastapi": ("gateway/openai/", "gateway/http", "gateway/__main__.py"),
     "starlette": ("gateway/openai/", "gateway/http", "gateway/__main__.py"),
     "uvicorn": ("gateway/openai/", "gateway/http", "gateway/__main__.py"),

@@ -89,7 +89,7 @@ def build(
     library.parent.mkdir(parents=True, exist_ok=True)
     with _lock(library.with_suffix(".lock")):
         try:
-            made_by = find_compiler(compiler)
+            made_by = _find_compiler(compiler)
         except NoCompiler:
             if _stamped(library, stamp)[:1] == [digest]:
                 return False
@@ -105,7 +105,7 @@ def build(
     return True
 
 
-def find_compiler(asked: str | None) -> Compiler:
+def _find_compiler(asked: str | None) -> Compiler:
     """What was asked for, else CXX, else g++; it must know the standard and the flags."""
     command = tuple(shlex.split(asked or os.environ.get("CXX") or "g++"))
     if not shutil.which(command[0]):
@@ -206,6 +206,8 @@ def main() -> None:
         raise SystemExit(0 if arguments.if_possible else 1) from None
     except BuildFailed as failed:
         raise SystemExit(f"build_cpu: {failed}") from None
+    except OSError as refused:  # as where the installation is read-only
+        raise SystemExit(f"build_cpu: {arguments.output} cannot be made: {refused}") from None
     print(f"{arguments.output.name} compiled" if was_compiled else f"{arguments.output.name} is fresh")
 
 

@@ -41,7 +41,7 @@ class BatchState:
     def __init__(self, *, block_size: int, num_blocks: int, max_model_len: int, vocab_size: int) -> None:
         self.block_size = block_size
         self._num_pool_blocks = num_blocks
-        self._max_model_len = max_model_len
+        self.max_model_len = max_model_len
         self._vocab_size = vocab_size
         self._slot_of: dict[int, int] = {}
         self._free_slots: list[int] = []
@@ -154,10 +154,10 @@ class BatchState:
         if live is not None and self.request(live).epoch >= new.epoch:
             raise SlotsDiffer(f"{name} came with epoch {new.epoch}, epoch {self.request(live).epoch} is running")
         num_tokens = len(new.token_ids)
-        if not 0 < new.num_prompt_tokens <= num_tokens <= self._max_model_len:
+        if not 0 < new.num_prompt_tokens <= num_tokens <= self.max_model_len:
             raise BadStep(
                 f"{name} has {num_tokens} tokens, {new.num_prompt_tokens} of them prompt; max_model_len is "
-                f"{self._max_model_len}"
+                f"{self.max_model_len}"
             )
         if not 0 <= new.num_computed_tokens < num_tokens:
             raise BadStep(f"{name} starts at {new.num_computed_tokens} of {num_tokens} tokens")
@@ -239,14 +239,14 @@ class BatchState:
         slots, num_new = rows.slots, rows.num_scheduled_tokens
         ends = self.num_computed_tokens[slots] + num_new
         short = self.num_blocks[slots] * self.block_size < ends
-        bad = (num_new < 1) | (ends > self.num_tokens[slots]) | (ends > self._max_model_len) | short
+        bad = (num_new < 1) | (ends > self.num_tokens[slots]) | (ends > self.max_model_len) | short
         if bad.any():
             row = int(bad.argmax())
             slot = slots[row]
             raise BadStep(
                 f"row {row} (request {self.request(int(slot)).handle}) moves {num_new[row]} from "
                 f"{self.num_computed_tokens[slot]}; it has {self.num_tokens[slot]} tokens, blocks for "
-                f"{self.num_blocks[slot] * self.block_size}, and max_model_len is {self._max_model_len}"
+                f"{self.num_blocks[slot] * self.block_size}, and max_model_len is {self.max_model_len}"
             )
 
     def _take_slot(self, num_tokens: int, num_blocks: int) -> int:

@@ -8,6 +8,7 @@ MAX_WAIT_SHARE = 0.4  # of a step's time; above it the step is faster without th
 WINDOW_STEPS = 6  # steps that are judged together
 FIRST_PAUSE_NS = 500_000_000  # of computing, before one more thread is tried
 LONGEST_PAUSE_NS = 16_000_000_000
+MAX_SHORT_TOKENS = 16  # of a step that takes as long as reading the weights does
 
 
 class ThreadPolicy:
@@ -19,6 +20,7 @@ class ThreadPolicy:
         self._pause_ns = FIRST_PAUSE_NS  # until the next try; doubles with every try that fails
         self._was_raised = False  # by the last change
         self._since_change_ns = 0
+        self._num_windows = 0  # since the last change
         self._num_steps = 0
         self._busy_ns = 0
         self._wait_ns = 0
@@ -33,8 +35,10 @@ class ThreadPolicy:
             return
         is_held_up = self._wait_ns > MAX_WAIT_SHARE * self._busy_ns
         self._num_steps = self._busy_ns = self._wait_ns = 0
+        self._num_windows += 1
         if is_held_up and self.num_threads > 1:
-            has_failed = self._was_raised and self._since_change_ns < FIRST_PAUSE_NS
+            is_soon = self._num_windows == 1 or self._since_change_ns < FIRST_PAUSE_NS  # steps may take seconds
+            has_failed = self._was_raised and is_soon
             self._pause_ns = min(2 * self._pause_ns, LONGEST_PAUSE_NS) if has_failed else FIRST_PAUSE_NS
             self._change(-1)
         elif not is_held_up and self.num_threads < self._max_threads and self._since_change_ns >= self._pause_ns:
@@ -43,4 +47,18 @@ class ThreadPolicy:
     def _change(self, by: int) -> None:
         self.num_threads += by
         self._was_raised = by > 0
-        self._since_change_ns = 0
+        self._since_change_ns = self._num_windows = 0
+
+
+class StepThreads:
+    """A policy for short steps and one for long ones.
+
+    A step of one token is over before a neighbour's turn is, and waits for memory, so that a second thread gains it
+    little; a chunk of a prompt is all arithmetic. What holds up one says nothing of the other.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self._short, self._long = ThreadPolicy(max_threads), ThreadPolicy(max_threads)
+
+    def of_step(self, num_tokens: int) -> ThreadPolicy:
+        return self._short if num_tokens <= MAX_SHORT_TOKENS else self._long

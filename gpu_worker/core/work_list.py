@@ -19,6 +19,7 @@ Integers = npt.NDArray[np.int32]
 SEGMENT = 512  # positions that are summed before they are folded; OCTAVO_SEGMENT of the kernels
 MAX_ITEM_ROWS = 96  # query rows (tokens x heads of a K/V head) of an item; they share every read of K/V
 MIN_ITEM_ROWS = 12  # fewer would read K/V more often than arithmetic hides
+MAX_PARTIAL_ROWS = 1 << 18  # partials x heads: some 170 MB; a chunk behind a very long prompt would take gigabytes
 
 _UNITS_PER_WORKER = 4  # an item of one K/V head is at most this part of a worker's share, if it can be cut
 _READ_COST = 8  # reading a position's K/V takes as long as the arithmetic of so many query rows
@@ -53,7 +54,7 @@ def plan(query_starts: Integers, sequence_lengths: Integers, *, heads: Heads, wi
     cost = _cost(items, heads)
     num_segments = (items[:, 5] - 1) // SEGMENT - items[:, 4] // SEGMENT + 1
     reductions, num_partials = np.zeros((0, 4), dtype=np.int32), 0
-    is_cut = _is_cut(num_segments, cost, heads)
+    is_cut = _is_cut(items[:, 2] * num_segments, num_segments, cost, heads=heads)
     if is_cut is not None:
         pieces, reductions = _cut(items[is_cut], num_segments[is_cut])
         num_partials = int(items[is_cut, 2] @ num_segments[is_cut])
@@ -63,12 +64,15 @@ def plan(query_starts: Integers, sequence_lengths: Integers, *, heads: Heads, wi
     return WorkList(items=items[order], reductions=reductions, num_partials=num_partials, window=window)
 
 
-def _is_cut(num_segments: Integers, cost: npt.NDArray[np.int64], heads: Heads) -> npt.NDArray[np.bool_] | None:
-    """Which items are too large a part of a worker's share; None if no item is."""
+def _is_cut(
+    num_partials: Integers, num_segments: Integers, cost: npt.NDArray[np.int64], *, heads: Heads
+) -> npt.NDArray[np.bool_] | None:
+    """Which items are too large a part of a worker's share, as far as there is memory; None if no item is."""
     if heads.num_workers == 1 or num_segments.max() == 1:
         return None
     largest = cost.sum() * heads.num_kv_heads / (heads.num_workers * _UNITS_PER_WORKER)
     is_cut = (num_segments > 1) & (cost > largest)
+    is_cut &= np.cumsum(num_partials * is_cut) <= MAX_PARTIAL_ROWS // heads.num_heads
     return is_cut if is_cut.any() else None
 
 
@@ -124,17 +128,17 @@ def _cost(items: Integers, heads: Heads) -> npt.NDArray[np.int64]:
 def _cut(items: Integers, num_segments: Integers) -> tuple[Integers, Integers]:
     """An item for every segment of every item, and a reduction for every token."""
     tokens = items[:, 2]
-    num_slots = tokens * num_segments
-    first_slots = np.cumsum(num_slots) - num_slots
+    num_partials = tokens * num_segments
+    first_partials = np.cumsum(num_partials) - num_partials
     source, segment = _enumerate(num_segments)
     pieces = items[source]
     starts = (items[source, 4] // SEGMENT + segment) * SEGMENT
     pieces[:, 4] = np.maximum(items[source, 4], starts)
     pieces[:, 5] = np.minimum(items[source, 5], starts + SEGMENT)
-    pieces[:, 6] = first_slots[source] + segment * tokens[source]
+    pieces[:, 6] = first_partials[source] + segment * tokens[source]
     source, token = _enumerate(tokens)
     reductions = np.stack(
-        (items[source, 1] + token, first_slots[source] + token, num_segments[source], tokens[source]), axis=1
+        (items[source, 1] + token, first_partials[source] + token, num_segments[source], tokens[source]), axis=1
     )
     return pieces, reductions.astype(np.int32)
 

@@ -12,7 +12,7 @@ import torch
 
 from gpu_worker.core import work_list
 from gpu_worker.core.input_batch import InputBatch
-from gpu_worker.core.thread_policy import ThreadPolicy
+from gpu_worker.core.thread_policy import StepThreads
 from gpu_worker.core.work_list import WorkList
 from gpu_worker.cpu import library
 from gpu_worker.cpu.library import Library
@@ -55,7 +55,7 @@ class FusedModel:
         self._vocab_size = config.vocab_size
         self._num_heads, self._num_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._windows = tuple(sorted(set(config.windows)))
-        self._threads = ThreadPolicy(num_threads)
+        self._threads = StepThreads(num_threads)
         self._model = _model(config, weights, block_size=block_size, windows=self._windows)
         self._kept = (weights, kv)  # the kernels hold their addresses
         self._logits = np.empty((0, config.vocab_size), dtype=np.float32)
@@ -67,7 +67,8 @@ class FusedModel:
 
     def prepare(self, batch: InputBatch) -> Forward:
         """Plan the step; the forward pass then gives float32 logits [S, V], good until the next one."""
-        num_threads = self._threads.num_threads
+        threads = self._threads.of_step(batch.num_tokens)
+        num_threads = threads.num_threads
         plans = self._plans(batch, num_threads=num_threads)
         logits = self._logits_of(len(batch.sampled_token_indices))
         arrays = _flat(batch)
@@ -77,7 +78,7 @@ class FusedModel:
         def forward(_kept: object = (arrays, plans)) -> torch.Tensor:
             report = library.StepReport()
             self._kernels.c.octavo_step(self._runner, byref(step), byref(report))
-            self._threads.observe(busy_ns=report.busy_ns, wait_ns=report.wait_ns)
+            threads.observe(busy_ns=report.busy_ns, wait_ns=report.wait_ns)
             return torch.from_numpy(logits)
 
         return forward

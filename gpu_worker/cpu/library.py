@@ -14,7 +14,6 @@ from octavo import logs
 PATH = Path(__file__).with_name("liboctavo_cpu.so")
 ABI = 1  # of octavo_cpu.h
 
-SEGMENT = 512  # OCTAVO_SEGMENT
 BF16, Q8, Q4 = 0, 1, 2  # OctavoFormat
 SILU, GELU_TANH = 0, 1  # OctavoActivation
 
@@ -205,9 +204,8 @@ def opened(path: Path = PATH) -> Library:
         raise LibraryMissing(f"{path.name} is not there: no compiler was found when octavo was installed")
     try:
         c = ctypes.CDLL(str(path))
-        abi = int(c.octavo_abi())
+        if (abi := int(c.octavo_abi())) != ABI:
+            raise LibraryMissing(f"{path.name} has interface {abi}, this version of octavo needs {ABI}: build it again")
+        return Library(c)
     except (OSError, AttributeError) as broken:
         raise LibraryMissing(f"{path.name} cannot be loaded: {broken}") from None
-    if abi != ABI:
-        raise LibraryMissing(f"{path.name} has interface {abi}, this version of octavo needs {ABI}: build it again")
-    return Library(c)

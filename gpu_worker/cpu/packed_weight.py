@@ -3,27 +3,23 @@
 Knows encodings and memory; what a matrix is for is the model's business.
 """
 
-import contextlib
-import mmap
 import threading
-from collections.abc import Sequence
 from ctypes import byref
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from gpu_worker import huge_pages
 from gpu_worker.cpu import library
 from gpu_worker.cpu.library import Library
-from gpu_worker.weight_source import BF16, F16, F32, StoredMatrix, expanded
-
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
+from gpu_worker.weight_source import BF16, F16, F32, Bytes, Floats, StoredMatrix, expanded
 
 INPUTS_MULTIPLE = 32  # the inputs that share a scale
 _OUTPUTS_PER_TILE = 16
 _Q4_0, _Q4_1, _Q5_0, _Q8_0, _Q4_K = 2, 3, 6, 8, 12  # encodings that keep their grid
 _FORMATS = {_Q4_0: library.Q4, _Q4_1: library.Q4, _Q4_K: library.Q4, _Q5_0: library.Q8, _Q8_0: library.Q8}
+_PACKED_AS_STORED = (*_FORMATS, F32, F16, BF16)  # others are expanded first
 _HUGE_PAGE = 2 << 20
 _REGION = 32 << 20  # what is asked of the system at once: a huge page for every small matrix would waste most of it
 _EXPANDED_ROWS = 1024  # that are float32 in memory at once
@@ -60,60 +56,52 @@ class Packer:
         self._memory = _Memory()
 
     def pack(
-        self, parts: Sequence[StoredMatrix], *, bias: Floats | None = None, order: npt.NDArray[np.int32] | None = None
+        self, stored: StoredMatrix, *, bias: Floats | None = None, order: npt.NDArray[np.int32] | None = None
     ) -> PackedWeight:
-        """The rows of all parts below each other; row i of them becomes output `order[i]`, where the bias already is.
+        """Row i becomes output `order[i]` (None: i), where the bias already is.
 
-        Parts that are stored in different ways, or in one that no tile can hold, are rounded to bfloat16. The inputs
-        must be a multiple of INPUTS_MULTIPLE. Raises UnreadableWeights if nobody knows an encoding.
+        What is stored in a way that no tile can hold is rounded to bfloat16. The inputs must be a multiple of
+        INPUTS_MULTIPLE. Raises UnreadableWeights if nobody knows the encoding.
         """
-        formats = {_FORMATS.get(part.encoding, library.BF16) for part in parts}
-        format = formats.pop() if self._as_stored and len(formats) == 1 else library.BF16
-        outputs = np.arange(sum(part.rows for part in parts), dtype=np.int32) if order is None else order
-        packed = self._packed(format, parts, outputs=outputs, bias=bias)
+        assert stored.columns % INPUTS_MULTIPLE == 0, f"{stored.columns} inputs are no multiple of {INPUTS_MULTIPLE}"
+        format = _FORMATS.get(stored.encoding, library.BF16) if self._as_stored else library.BF16
+        outputs = np.arange(stored.rows, dtype=np.int32) if order is None else order
+        packed = self._packed(format, stored, outputs=outputs, bias=bias)
         if packed is None:  # a scale beyond the range of fp16
-            packed = self._packed(library.BF16, parts, outputs=outputs, bias=bias)
-        assert packed is not None, f"{[part.encoding for part in parts]} does not fit bfloat16"
+            packed = self._packed(library.BF16, stored, outputs=outputs, bias=bias)
+        assert packed is not None, f"encoding {stored.encoding} does not fit bfloat16"
         return packed
 
     def _packed(
-        self, format: int, parts: Sequence[StoredMatrix], *, outputs: npt.NDArray[np.int32], bias: Floats | None
+        self, format: int, stored: StoredMatrix, *, outputs: npt.NDArray[np.int32], bias: Floats | None
     ) -> PackedWeight | None:
-        num_inputs = parts[0].columns
-        assert num_inputs % INPUTS_MULTIPLE == 0, f"{num_inputs} inputs are no multiple of {INPUTS_MULTIPLE}"
-        assert {part.columns for part in parts} == {num_inputs}, f"parts of {[part.columns for part in parts]} inputs"
-        size = self._kernels.c.octavo_packed_bytes(format, len(outputs), num_inputs)
+        size = self._kernels.c.octavo_packed_bytes(format, stored.rows, stored.columns)
         weight = PackedWeight(
             format=format,
-            num_outputs=len(outputs),
-            num_inputs=num_inputs,
+            num_outputs=stored.rows,
+            num_inputs=stored.columns,
             tiles=self._memory.take(size),
             bias=None if bias is None else _padded(bias),
         )
-        first = 0
-        for part in parts:
-            if not self._fill(weight, part, outputs=outputs[first : first + part.rows]):
-                return None
-            first += part.rows
-        return weight
+        return weight if self._fill(weight, stored, outputs=outputs) else None
 
-    def _fill(self, weight: PackedWeight, part: StoredMatrix, *, outputs: npt.NDArray[np.int32]) -> bool:
-        if _FORMATS.get(part.encoding, library.BF16) == weight.format and part.encoding in (*_FORMATS, F32, F16, BF16):
-            return self._store(weight, part, outputs=outputs)
-        for first in range(0, part.rows, _EXPANDED_ROWS):
-            data = part.data[first : first + _EXPANDED_ROWS]
-            piece = StoredMatrix(encoding=part.encoding, rows=len(data), columns=part.columns, data=data)
+    def _fill(self, weight: PackedWeight, stored: StoredMatrix, *, outputs: npt.NDArray[np.int32]) -> bool:
+        if _FORMATS.get(stored.encoding, library.BF16) == weight.format and stored.encoding in _PACKED_AS_STORED:
+            return self._store(weight, stored, outputs=outputs)
+        for first in range(0, stored.rows, _EXPANDED_ROWS):
+            data = stored.data[first : first + _EXPANDED_ROWS]
+            piece = StoredMatrix(encoding=stored.encoding, rows=len(data), columns=stored.columns, data=data)
             values = np.ascontiguousarray(expanded(piece), dtype=np.float32).view(np.uint8)
-            floats = StoredMatrix(encoding=F32, rows=len(data), columns=part.columns, data=values)
+            floats = StoredMatrix(encoding=F32, rows=len(data), columns=stored.columns, data=values)
             if not self._store(weight, floats, outputs=outputs[first : first + len(data)]):
                 return False
         return True
 
-    def _store(self, weight: PackedWeight, part: StoredMatrix, *, outputs: npt.NDArray[np.int32]) -> bool:
+    def _store(self, weight: PackedWeight, piece: StoredMatrix, *, outputs: npt.NDArray[np.int32]) -> bool:
         order = np.ascontiguousarray(outputs, dtype=np.int32)
-        data = np.ascontiguousarray(part.data)
+        data = np.ascontiguousarray(piece.data)
         failed = self._kernels.c.octavo_pack(
-            byref(weight.as_struct()), weight.tiles.ctypes.data, part.encoding, 0, part.rows, order.ctypes.data,
+            byref(weight.as_struct()), weight.tiles.ctypes.data, piece.encoding, 0, piece.rows, order.ctypes.data,
             data.ctypes.data,
         )  # fmt: skip
         return not failed
@@ -144,9 +132,6 @@ class _Memory:
 
 
 def _region(num_bytes: int) -> Bytes:
-    memory = mmap.mmap(-1, num_bytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without them gives small pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = np.frombuffer(memory, dtype=np.uint8)
+    whole = huge_pages.zeroed(num_bytes + _HUGE_PAGE)
     start = -whole.ctypes.data % _HUGE_PAGE
     return whole[start : start + num_bytes]

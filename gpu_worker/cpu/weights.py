@@ -53,8 +53,8 @@ def load(model: StoredModel, kernels: Library, *, as_stored: bool, max_model_len
     Raises MissingWeights or UnreadableWeights.
     """
     loader = _Loader(model, kernels, as_stored=as_stored, rotations=_rotations(model, max_model_len))
-    embedding, head = loader.packer.pack([model.embedding]), model.head
-    packed_head = embedding if head is None else loader.packer.pack([head])
+    embedding, head = loader.packer.pack(model.embedding), model.head
+    packed_head = embedding if head is None else loader.packer.pack(head)
     layers = tuple(layer_loading.in_order(loader.layer, model.config.num_hidden_layers))
     matrices = {id(weight): weight for weight in (embedding, packed_head, *_matrices(layers))}
     return CpuWeights(
@@ -102,7 +102,7 @@ class _Loader:
 
 
 def _packed(packer: Packer, projection: Projection) -> PackedWeight:
-    return packer.pack([projection.matrix], bias=projection.bias, order=projection.order)
+    return packer.pack(projection.matrix, bias=projection.bias, order=projection.order)
 
 
 def _rotations(model: StoredModel, max_model_len: int) -> list[Floats]:

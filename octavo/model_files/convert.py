@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from octavo.model_files import gguf_header
 from octavo.model_files.errors import ModelFilesError
+from octavo.model_files.file_mapping import mapped
 
 if TYPE_CHECKING:
     from octavo.model_files.gguf_config import Metadata
@@ -63,9 +64,18 @@ def _convert(weights: Path, folder: Path) -> None:
 
 
 def _write(weights: Path, folder: Path) -> None:
+    metadata = _metadata(weights)
+    try:
+        _write_what_it_means(metadata, folder)
+    except (ModelFilesError, OSError):
+        raise
+    except Exception as broken:  # values of any type may stand for any other; the tokenizers library raises no subclass
+        raise ModelFilesError(f"{weights} has metadata that make no sense ({broken})") from broken
+
+
+def _write_what_it_means(metadata: "Metadata", folder: Path) -> None:
     from octavo.model_files import gguf_config, gguf_tokenizer  # noqa: PLC0415 - 0.2 s, once a file and not every start
 
-    metadata = _metadata(weights)
     (folder / "config.json").write_text(_json(gguf_config.config(metadata)))
     (folder / "generation_config.json").write_text(_json(gguf_config.generation_config(metadata)))
     gguf_tokenizer.tokenizer(metadata).save(str(folder / "tokenizer.json"), pretty=False)
@@ -79,7 +89,7 @@ def _metadata(weights: Path) -> "Metadata":
     from octavo.model_files.gguf_config import Metadata  # noqa: PLC0415
 
     try:
-        file = gguf_header.opened(weights)
+        file = mapped(weights)
         return Metadata(file, gguf_header.GGUFHeader(file), weights)
     except (ValueError, struct.error) as broken:
         raise ModelFilesError(f"{weights} cannot be read as a GGUF file; is it whole? ({broken})") from None

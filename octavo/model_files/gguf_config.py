@@ -28,6 +28,7 @@ _WINDOW_PATTERNS = {"gemma2": 2, "gemma3": 6}
 _LOCAL_THETA = 10000.0
 _LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
 _END_OF_TURN = "<end_of_turn>"
+_SPECIAL = {"bos": "bos", "eos": "eos", "pad": "padding"}  # tokens: Hugging Face's name of one, and GGUF's
 
 
 class Metadata:
@@ -158,9 +159,6 @@ def generation_config(metadata: Metadata) -> dict[str, object]:
 def _special_ids(metadata: Metadata) -> dict[str, object]:
     ids = {f"{name}_token_id": metadata.optional_id(gguf) for name, gguf in _SPECIAL.items()}
     return {name: token_id for name, token_id in ids.items() if token_id is not None}
-
-
-_SPECIAL = {"bos": "bos", "eos": "eos", "pad": "padding"}
 
 
 def _rope(metadata: Metadata) -> dict[str, object]:

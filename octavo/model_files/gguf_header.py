@@ -9,7 +9,6 @@ import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -60,7 +59,9 @@ class GGUFHeader:
             raise ValueError(f"it begins with {file[:4]!r} and version {version}; expected are GGUF and 2 or 3")
         self.fields = {self._string(): self._value(*self._take("I")) for _ in range(num_pairs)}
         entries = list(self._entries(num_tensors))
-        alignment = int(self.fields.get("general.alignment", ALIGNMENT))  # type: ignore[arg-type] # it is a number
+        alignment = self.fields.get("general.alignment", ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ValueError(f"general.alignment is {alignment!r}")
         start = -(-self._offset // alignment) * alignment
         self.tensors = {
             name: TensorPlace(encoding=place.encoding, shape=place.shape, offset=start + place.offset)
@@ -114,24 +115,22 @@ class GGUFHeader:
         file, offset, size_at = self._file, self._offset, struct.Struct("<Q").unpack_from
         for _ in range(count):
             offset += 8 + size_at(file, offset)[0]
+            if offset > len(file):
+                raise ValueError("a text goes on beyond the end of the file")
         self._offset = offset
         return []
 
 
 def num_bytes(place: TensorPlace) -> int:
-    """Raises ValueError for an unknown type, or rows that are no whole blocks."""
+    """Raises ValueError for an unknown type, a tensor of nothing, or rows that are no whole blocks."""
     if place.encoding not in BLOCKS:
         raise ValueError(f"there is no type of tensor {place.encoding}")
+    if not place.shape or 0 in place.shape:
+        raise ValueError(f"a tensor has the shape {place.shape}")
     values, size = BLOCKS[place.encoding]
     if place.shape[0] % values:
         raise ValueError(f"rows of {place.shape[0]} values do not fit in blocks of {values}")
     return math.prod(place.shape) // values * size
-
-
-def opened(path: Path) -> mmap.mmap:
-    """The file in memory, read as it is touched. Raises OSError, or ValueError if it is empty."""
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _scalar(kind: int) -> str:

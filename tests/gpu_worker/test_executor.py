@@ -57,7 +57,7 @@ def test_after_a_fault_what_was_already_sent_is_void_and_what_is_planned_anew_ru
 
 
 def test_a_step_whose_slots_differ_is_not_run_and_voids_what_was_planned_on_it(runner: ModelRunner) -> None:
-    executor, written = running(runner), runner._attention._slots[0].clone()  # type: ignore[attr-defined]
+    executor, written = running(runner), runner._model._attention._slots[0].clone()  # type: ignore[attr-defined]
     differing = step(2, acked_seq=1, slots_digest=7)
     sent_before = step(3, acked_seq=1)
     again = new_request(1, [1, 2, 3, 4, 5], [1, 2], epoch=1)
@@ -65,7 +65,7 @@ def test_a_step_whose_slots_differ_is_not_run_and_voids_what_was_planned_on_it(r
     results = [executor.execute(sent, received_ns=0) for sent in (differing, sent_before)]
     assert outcomes(*results) == [(2, VOID), (3, VOID)]
     assert results[0].message.startswith("slots differ: step 2 has digest 00000007 over 1 rows")
-    assert torch.equal(runner._attention._slots[0], written)  # type: ignore[attr-defined]
+    assert torch.equal(runner._model._attention._slots[0], written)  # type: ignore[attr-defined]
     assert outcomes(executor.execute(planned_after, received_ns=0)) == [(4, OK)]
 
 

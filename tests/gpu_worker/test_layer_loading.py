@@ -9,7 +9,8 @@ from gpu_worker import layer_loading
 from gpu_worker.errors import MissingWeights
 
 
-def test_layers_come_in_order_whoever_is_ready_first() -> None:
+def test_layers_come_in_order_whoever_is_ready_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     second_is_built = threading.Event()
 
     def build(index: int) -> int:

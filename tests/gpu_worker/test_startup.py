@@ -91,3 +91,14 @@ def test_a_file_that_is_not_quantised_cannot_run_as_stored(plain: ModelFiles) ->
 def test_a_pool_that_cannot_be_is_refused_whoever_computes(plain: ModelFiles, dtype: str) -> None:
     with pytest.raises(NotEnoughMemory, match="--num-blocks 100000000 needs"):
         identity(plain, dtype=dtype, num_blocks=100_000_000)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(
+    "settings", [{"max_model_len": 2}, {"max_num_batched_tokens": 1}, {"num_blocks": 2}, {"num_threads": 7}], ids=str
+)
+def test_the_smallest_settings_start_whoever_computes(plain: ModelFiles, dtype: str, settings: dict[str, int]) -> None:
+    about = identity(plain, dtype=dtype, **settings)
+    assert {name: getattr(about, name) for name in settings if name != "num_threads"} == {
+        name: value for name, value in settings.items() if name != "num_threads"
+    }

@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from gpu_worker.errors import UnreadableWeights
 from gpu_worker.gguf_file import GGUFFile
 from gpu_worker.safetensors_folder import SafetensorsFolder
-from gpu_worker.weight_source import BF16, F16, F32, StoredMatrix, WeightSource, expanded, mapped
+from gpu_worker.weight_source import BF16, F16, F32, StoredMatrix, WeightSource, expanded
 
 GATE = "model.layers.0.mlp.gate_proj.weight"
 VALUES = np.random.default_rng(5).standard_normal((6, 256)).astype(np.float32)
@@ -124,8 +124,50 @@ def test_an_encoding_that_nobody_can_expand_is_named() -> None:
         expanded(StoredMatrix(encoding=Kind.Q8_K, rows=1, columns=256, data=data))
 
 
-def test_a_file_may_be_larger_than_the_memory(tmp_path: Path) -> None:
-    path = tmp_path / "large"
-    with path.open("wb") as file:
-        file.truncate(1 << 40)  # a terabyte of nothing
-    assert len(mapped(path)) == 1 << 40
+HOSTILE_TYPES: list[Any] = [None, ["F32"], {}, ""]
+HOSTILE_ENTRIES: list[Any] = [
+    None, 7, [], {}, {"dtype": "F32"}, {"dtype": "F32", "shape": [6, 256]},
+    *({"dtype": "F32", "shape": [6, 256], "data_offsets": offsets}
+      for offsets in (None, [], [6144], [0, 1, 6144], [-8, 6144], [0.0, 6144], [0, "6144"], [6144, 0], [0, 2**70])),
+    *({"dtype": dtype, "shape": [6, 256], "data_offsets": [0, 6144]} for dtype in HOSTILE_TYPES),
+    *({"dtype": "F32", "shape": shape, "data_offsets": [0, 6144]}
+      for shape in (None, 1536, "ab", [6, -256], [-6, -256], [1.5, 1024], ["6", 256], [[6], 256], [True, 1536],
+                    [2**70, 0], [0, 256], [2**40, 2**40])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", HOSTILE_ENTRIES, ids=str)
+def test_whatever_safetensors_say_of_a_matrix_it_is_refused_or_right(tmp_path: Path, entry: Any) -> None:
+    contents = json.dumps({GATE: entry}).encode()
+    file = struct.pack("<Q", len(contents)) + contents + VALUES.tobytes()
+    (tmp_path / "model.safetensors").write_bytes(file)
+    with pytest.raises(UnreadableWeights, match=r"model\.safetensors"):
+        SafetensorsFolder(tmp_path).matrix(GATE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"1234567", struct.pack("<Q", 2**64 - 1) + b"{}", struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 4) + b"\xff\xff\xff\xff", struct.pack("<Q", 3) + b"NaN",
+        struct.pack("<Q", 200_000) + b"[" * 200_000, struct.pack("<Q", 3) + b"{}",
+    ],
+)  # fmt: skip
+def test_what_is_no_safetensors_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UnreadableWeights, match="cannot be read as safetensors"):
+        SafetensorsFolder(tmp_path)
+
+
+def test_whatever_the_bytes_of_a_gguf_say_it_is_read_or_refused(tmp_path: Path) -> None:
+    whole = write_gguf(tmp_path / "whole.gguf", Kind.Q4_1).read_bytes()
+    path, size_of_header = tmp_path / "damaged.gguf", len(whole) - 6 * 256 // 32 * 20
+    for at in range(4, size_of_header):
+        for damage in (b"\0", b"\xff", b"\0" * 8, b"\xff" * 8):
+            path.write_bytes(whole[:at] + damage + whole[at + len(damage) :])
+            try:
+                source = GGUFFile(path)
+            except UnreadableWeights:
+                continue
+            if source.has(GATE):
+                assert source.matrix(GATE).data.nbytes <= len(whole)

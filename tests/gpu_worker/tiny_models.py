@@ -95,7 +95,7 @@ def files_of(folder: Path) -> ModelFiles:
 
 def ready(files: ModelFiles, **settings: Any) -> Ready:
     """A worker's runner over these files, in float32 and with a small pool unless said otherwise."""
-    chosen = {"dtype": "float32", "num_blocks": 64, "num_threads": 1, **settings}
+    chosen = {"dtype": "float32", "num_blocks": 64, "num_threads": 1, "max_num_batched_tokens": 512, **settings}
     argv = [f"--{name.replace('_', '-')}={value}" for name, value in chosen.items()]
     return start(config.load(WorkerConfig, "WORKER", argv, {}), files, Phases())
 

@@ -120,6 +120,13 @@ def test_the_command_says_in_one_line_what_is_lost_without_a_compiler(flags: tup
     )
 
 
+def test_where_nothing_can_be_written_the_command_says_so_in_one_line():
+    command = [sys.executable, "-m", "tools.build_cpu", "--output", "/proc/octavo/lib.so"]
+    done = subprocess.run(command, cwd=build_cpu.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"build_cpu: /proc/octavo/lib\.so cannot be made: .*\n", done.stderr)
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere there is one instruction set")
 def test_an_inline_function_of_several_instruction_sets_is_the_one_that_every_machine_can_run(
     sources: Path, library: Path
@@ -127,14 +134,6 @@ def test_an_inline_function_of_several_instruction_sets_is_the_one_that_every_ma
     (sources / "answer.h").write_text(HEADER_OF_TWO_ANSWERS)
     build_cpu.build(sources, library)
     assert answer_of(library) == 1
-
-
-def test_nothing_is_compiled_for_the_machine_that_compiles():
-    flags = (
-        *build_cpu.FLAGS,
-        *(flag for machine in build_cpu._ISA_FLAGS.values() for isa in machine.values() for flag in isa),
-    )
-    assert not [flag for flag in flags if "native" in flag]
 
 
 def test_the_real_library_has_the_interface_and_nothing_else(tmp_path: Path):

@@ -37,7 +37,7 @@ struct AttentionCall {
     const uint16_t* q;  // [T][H][D]
     int64_t q_stride;
     uint16_t* out;    // [T][H][D]
-    float* partials;  // [slots][H] sums
+    float* partials;  // [partials][H] sums
 };
 
 // ---- Memory ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 // The table of functions that kernels.cpp exports, once per instruction set; octavo_cpu.cpp chooses one of them.
 #pragma once
 
-#include <vector>
+#include <stddef.h>
+
+#include <new>
 
 #include "octavo_cpu.h"
 #include "pool.h"

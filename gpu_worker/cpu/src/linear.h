@@ -322,7 +322,7 @@ inline void unpack_row(const OctavoWeight& weight, int32_t row, float* values) {
         return;
     }
     const bool is_q8 = weight.format == OCTAVO_Q8;
-    const int scales = is_q8 ? 32 : 64, group_bytes = is_q8 ? 544 : 320;
+    const int scales = is_q8 ? 32 : 64, group_bytes = is_q8 ? Q8Format::GROUP_BYTES : Q4Format::GROUP_BYTES;
     for (int first = 0; first < weight.num_inputs; first += GROUP, tile += group_bytes) {
         float scale[LANES], minimum[LANES];
         store(scale, load_fp16((const uint16_t*)tile));

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define OCTAVO_ABI 1  // raised with every change of this file; library.py compares
+#define OCTAVO_ABI 1  // raised when what is declared here changes; library.py compares
 
 // ---- Packed weights -------------------------------------------------------------------------------------------------
 // A matrix [outputs, inputs] is kept in tiles of 16 outputs (the last padded with zeros), each tile contiguous:
@@ -37,11 +37,11 @@ typedef struct OctavoWeight {
 // [8 token pairs][D][2], bfloat16. A block of all layers is one contiguous piece.
 //
 // A work item is 8 int32: row of the block table, first token, tokens, position of the first token, first and end
-// position of the K/V it reads, first partial slot or -1, 0. A row's K/V is summed in segments of OCTAVO_SEGMENT
-// positions, counted from 0, one after the other; an item with partial slots covers one segment and writes slot
-// `partial + i` for its token i. A reduction is 4 int32: token, first partial slot, number of partials, slots between
-// them; it folds them in order, with the same arithmetic as an item that covers several segments. So a token's result
-// does not depend on how the work was cut.
+// position of the K/V it reads, first partial or -1, 0. A row's K/V is summed in segments of OCTAVO_SEGMENT positions,
+// counted from 0, one after the other; an item with partials covers one segment and writes partial `first + i` for its
+// token i. A reduction is 4 int32: token, first partial, number of partials, distance between them; it folds them in
+// order, with the same arithmetic as an item that covers several segments. So a token's result does not depend on how
+// the work was cut.
 #define OCTAVO_SEGMENT 512
 
 typedef struct OctavoWorkList {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -63,7 +64,6 @@ public:
     Member(TeamState& team, int id, int size) : team_(team), id_(id), size_(size) {}
 
     int id() const { return id_; }
-    int size() const { return size_; }
     int64_t waited_ns() const { return waited_ns_; }
 
     // Everybody is here, and sees what everybody wrote.
@@ -122,9 +122,16 @@ public:
         : size_(num_threads < 1             ? 1
                 : num_threads > kMaxThreads ? kMaxThreads
                                             : num_threads) {
-        helpers_.reserve(size_ - 1);
-        for (int id = 1; id < size_; ++id) helpers_.push_back(std::make_unique<Helper>());
-        for (int id = 1; id < size_; ++id) helpers_[id - 1]->thread = std::thread([this, id] { help(id); });
+        for (int id = 1; id < size_; ++id) {
+            helpers_.push_back(std::make_unique<Helper>());
+            Helper& helper = *helpers_.back();
+            try {
+                helper.thread = std::thread([this, id, &helper] { help(id, helper); });
+            } catch (const std::system_error&) {  // the system has no more threads: those that there are compute
+                helpers_.pop_back();
+                size_ = id;
+            }
+        }
     }
 
     ~Pool() {
@@ -175,8 +182,7 @@ private:
         helper.num_calls.notify_one();
     }
 
-    void help(int id) {
-        Helper& helper = *helpers_[id - 1];
+    void help(int id, Helper& helper) {
         for (uint32_t seen = 0;; ++seen) {
             await_change(helper.num_calls, seen, kIdleSpins);
             if (is_ending_.load(std::memory_order_relaxed)) return;
@@ -187,7 +193,7 @@ private:
         }
     }
 
-    const int size_;
+    int size_;
     TeamState team_;
     std::vector<std::unique_ptr<Helper>> helpers_;
     std::atomic<bool> is_ending_{false};

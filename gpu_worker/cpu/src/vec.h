@@ -90,12 +90,6 @@ inline I32 in_register(I32 x) {
     return x;
 }
 
-inline float first_lane(F32 x) {
-    float lane;
-    memcpy(&lane, &x, 4);
-    return lane;
-}
-
 inline float bf16_to_float(uint16_t value) {
     const uint32_t bits = (uint32_t)value << 16;
     float result;

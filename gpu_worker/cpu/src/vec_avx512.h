@@ -14,13 +14,11 @@ inline I32 splat(int32_t value) { return (I32)_mm512_set1_epi32(value); }
 inline F32 load(const float* from) { return _mm512_loadu_ps(from); }
 inline void store(float* to, F32 x) { _mm512_storeu_ps(to, x); }
 inline I32 load_words(const void* from) { return (I32)_mm512_loadu_si512(from); }
-inline void store_words(void* to, I32 x) { _mm512_storeu_si512(to, (__m512i)x); }
 
 inline F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }  // a * b + c
 inline F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
 inline F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
 inline F32 abs(F32 x) { return _mm512_abs_ps(x); }
-inline F32 sqrt(F32 x) { return _mm512_sqrt_ps(x); }
 inline F32 to_float(I32 x) { return _mm512_cvtepi32_ps((__m512i)x); }
 inline I32 to_nearest(F32 x) { return (I32)_mm512_cvtps_epi32(x); }
 inline float sum(F32 x) { return _mm512_reduce_add_ps(x); }

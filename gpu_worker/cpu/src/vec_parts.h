@@ -51,9 +51,6 @@ inline Lanes<R> operator*(Lanes<R> a, Lanes<R> b) {
 inline F32 operator/(F32 a, F32 b) {
     return each<Floats>([&](int i) { return a.part[i] / b.part[i]; });
 }
-inline F32 operator-(F32 a) {
-    return each<Floats>([&](int i) { return -a.part[i]; });
-}
 inline I32 operator&(I32 a, int32_t mask) {
     return each<Words>([&](int i) { return a.part[i] & mask; });
 }
@@ -79,9 +76,6 @@ inline F32 load(const float* from) {
 inline I32 load_words(const void* from) {
     return each<Words>([&](int i) { return load_part<Words>(from, i); });
 }
-inline void store_words(void* to, I32 x) {
-    for (int i = 0; i < REGISTERS; i++) memcpy((char*)to + i * OCTAVO_REGISTER, &x.part[i], OCTAVO_REGISTER);
-}
 inline void store(float* to, F32 x) {
     for (int i = 0; i < REGISTERS; i++) memcpy((char*)to + i * OCTAVO_REGISTER, &x.part[i], OCTAVO_REGISTER);
 }
@@ -106,12 +100,6 @@ inline F32 min(F32 a, F32 b) {
 }
 inline F32 abs(F32 x) {
     return each<Floats>([&](int i) { return (Floats)((Words)x.part[i] & 0x7fffffff); });
-}
-inline F32 sqrt(F32 x) {
-    float lanes[LANES];
-    store(lanes, x);
-    for (float& lane : lanes) lane = __builtin_sqrtf(lane);
-    return load(lanes);
 }
 inline F32 to_float(I32 x) {
     return each<Floats>([&](int i) { return __builtin_convertvector(x.part[i], Floats); });

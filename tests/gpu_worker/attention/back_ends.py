@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 
 from gpu_worker.attention.batched import BatchedAttention
@@ -15,11 +14,9 @@ from gpu_worker.attention.interface import Attention, AttentionShape
 from gpu_worker.core import input_batch
 from gpu_worker.core.batch_state import BatchState
 from gpu_worker.core.input_batch import InputBatch
-from gpu_worker.cpu import library
 from gpu_worker.cpu.library import Library
+from tests.gpu_worker.cpu.kernels import ISAS, kernels_of
 from tests.gpu_worker.steps import new_request, step
-
-ISAS = ("avx512", "avx2", "generic")
 
 Row = tuple[int, int, int]  # tokens known, computed before this step, advanced by it
 
@@ -75,18 +72,6 @@ def tiles_of(plain: torch.Tensor) -> npt.NDArray[np.uint8]:
     k_tiles = k.reshape(*size, 16, head_dim // 2, 2).swapaxes(-3, -2).reshape(*size, 1, -1)
     v_tiles = v.reshape(*size, 8, 2, head_dim).swapaxes(-2, -1).reshape(*size, 1, -1)
     return np.concatenate((k_tiles, v_tiles), axis=-2).view(np.uint8).reshape(num_blocks, -1)
-
-
-@contextmanager
-def kernels_of(isa: str) -> Iterator[Library]:
-    """The library with the kernels of one instruction set."""
-    loaded = library.load()
-    assert loaded is not None, "python -m tools.build_cpu"
-    best = loaded.isa
-    if not loaded.use_isa(isa):
-        pytest.skip(f"this machine does not run {isa}")
-    yield loaded
-    loaded.use_isa(best)
 
 
 @dataclass(frozen=True, slots=True)

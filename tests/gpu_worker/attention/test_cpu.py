@@ -13,7 +13,8 @@ from gpu_worker.core import input_batch, work_list
 from gpu_worker.core.batch_state import BatchState
 from gpu_worker.core.input_batch import InputBatch
 from gpu_worker.cpu.library import Library
-from tests.gpu_worker.attention.back_ends import ISAS, kernels_of, random_qkv, shape_of, tiles_of
+from tests.gpu_worker.attention.back_ends import random_qkv, shape_of, tiles_of
+from tests.gpu_worker.cpu.kernels import ISAS, kernels_of
 from tests.gpu_worker.steps import new_request, step
 
 NUM_BLOCKS, BLOCK_SIZE = 400, 16
@@ -28,8 +29,8 @@ NOT_A_NUMBER = 0x7FC0
 
 @pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
-    with kernels_of(request.param) as library:
-        yield library
+    with kernels_of(request.param) as opened:
+        yield opened
 
 
 def memory_of(shape: AttentionShape) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

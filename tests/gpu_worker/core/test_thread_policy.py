@@ -2,17 +2,28 @@
 
 from collections.abc import Callable
 
-from gpu_worker.core.thread_policy import FIRST_PAUSE_NS, LONGEST_PAUSE_NS, WINDOW_STEPS, ThreadPolicy
+import pytest
+
+from gpu_worker.core.thread_policy import (
+    FIRST_PAUSE_NS,
+    LONGEST_PAUSE_NS,
+    MAX_SHORT_TOKENS,
+    WINDOW_STEPS,
+    StepThreads,
+    ThreadPolicy,
+)
 
 STEP_NS = 2_000_000
 
 
-def run(policy: ThreadPolicy, wait_share: Callable[[int], float], *, busy_s: float) -> list[int]:
+def run(
+    policy: ThreadPolicy, wait_share: Callable[[int], float], *, busy_s: float, step_ns: int = STEP_NS
+) -> list[int]:
     """Steps for so many seconds of computing; which number of threads each had."""
     numbers = []
-    for _ in range(round(busy_s * 1e9 / STEP_NS)):
+    for _ in range(round(busy_s * 1e9 / step_ns)):
         numbers.append(policy.num_threads)
-        policy.observe(busy_ns=STEP_NS, wait_ns=int(STEP_NS * wait_share(policy.num_threads)))
+        policy.observe(busy_ns=step_ns, wait_ns=int(step_ns * wait_share(policy.num_threads)))
     return numbers
 
 
@@ -67,7 +78,14 @@ def test_tries_that_fail_become_rare():
     first = run(policy, held_up, busy_s=10).count(2)
     later = [run(policy, held_up, busy_s=10) for _ in range(6)][-1].count(2)
     assert later < first / 2
-    assert later > 0 or LONGEST_PAUSE_NS / 1e9 > 10, "it must not stop trying"
+    assert run(policy, held_up, busy_s=2 * LONGEST_PAUSE_NS / 1e9).count(2) > 0, "it must not stop trying"
+
+
+@pytest.mark.parametrize("step_ns", [STEP_NS, 50_000_000, 100_000_000, 200_000_000])
+def test_tries_that_fail_are_rare_however_long_a_step_takes(step_ns: int):
+    policy = ThreadPolicy(2)
+    numbers = run(policy, beside_one_busy_process(2), busy_s=200, step_ns=step_ns)
+    assert numbers.count(2) < len(numbers) / 7
 
 
 def test_a_neighbour_that_comes_back_after_long_finds_quick_tries_again():
@@ -78,3 +96,10 @@ def test_a_neighbour_that_comes_back_after_long_finds_quick_tries_again():
     run(policy, beside_one_busy_process(2), busy_s=0.1)
     assert policy.num_threads == 1
     assert 2 in run(policy, alone, busy_s=FIRST_PAUSE_NS / 1e9 + 0.1)
+
+
+def test_chunks_of_prompts_keep_the_threads_that_single_tokens_gave_up():
+    threads = StepThreads(2)
+    run(threads.of_step(1), beside_one_busy_process(2), busy_s=0.1)
+    assert threads.of_step(MAX_SHORT_TOKENS).num_threads == 1
+    assert threads.of_step(MAX_SHORT_TOKENS + 1).num_threads == 2

@@ -119,6 +119,18 @@ def test_many_rows_are_not_cut() -> None:
     assert plan.num_partials == len(plan.reductions) == 0
 
 
+@pytest.mark.parametrize("num_workers", [2, 16, 64])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 1), (9, 3), (32, 8), (64, 8), (128, 1)])
+def test_however_long_a_row_is_partials_take_no_more_memory_than_is_meant_for_them(
+    num_heads: int, num_kv_heads: int, num_workers: int
+) -> None:
+    heads = Heads(num_heads=num_heads, num_kv_heads=num_kv_heads, num_workers=num_workers)
+    for length, num_new in itertools.product((8192, 131_072, 1_000_000), (1, 12, 160, 8192)):
+        plan = planned([(length, num_new)], heads)
+        assert plan.num_partials * num_heads <= work_list.MAX_PARTIAL_ROWS
+        assert num_new > 1 or plan.num_partials == -(-length // SEGMENT) or num_kv_heads >= 4 * num_workers
+
+
 def test_a_row_much_longer_than_the_others_is_cut_alone() -> None:
     plan = planned([(100, 1), (4096, 1), (100, 1), (100, 1)], TWO_THREADS)
     assert set(plan.items[plan.items[:, 6] >= 0, 0]) == {1}

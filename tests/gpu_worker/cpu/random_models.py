@@ -126,7 +126,7 @@ def make(kernels: Library, shape: str = "llama", formats: str = "bf16", *, seed:
         packed.append(layer)
     kind = FORMATS[formats]["embedding"]
     embedding, stored = _matrix(rng, VOCAB_SIZE, shape_config.hidden_size, kind=kind, scale=0.5)
-    head = packer.pack([stored])
+    head = packer.pack(stored)
     final_norm = _norm(rng, shape_config.hidden_size)
     weights = CpuWeights(embedding=head, head=head, final_norm=final_norm, layers=tuple(packed), num_bytes=0)
     return RandomModel(
@@ -242,7 +242,7 @@ def _layer(
     for name, (rows, columns) in shapes.items():
         matrix, stored = _matrix(rng, rows, columns, kind=formats[name], scale=1.5 / columns**0.5)
         bias = rng.normal(0, 0.5, rows).astype(np.float32) if has_bias else None
-        packed[name] = packer.pack([stored], bias=bias)
+        packed[name] = packer.pack(stored, bias=bias)
         numbers[name] = (matrix, formats[name])
         if bias is not None:
             numbers[f"{name}_bias"] = bias.astype(np.float64)

@@ -11,30 +11,22 @@ from gpu_worker.cpu import library
 from gpu_worker.cpu.fused_model import FusedModel, misfit
 from gpu_worker.cpu.library import Library
 from tests.gpu_worker.cpu import random_models
+from tests.gpu_worker.cpu.kernels import ISAS, kernels_of
 from tests.gpu_worker.cpu.random_models import FORMATS, SHAPES, Floats, RandomModel, batch, random_ids
 
-ISAS = ("avx512", "avx2", "generic")
 NUM_BLOCKS = 256
 BLOCKS_A, BLOCKS_B = list(range(1, 60)), list(range(100, 160))
 
 
 @pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
-    """The library with each of the instruction sets that this machine runs."""
-    loaded = library.load()
-    assert loaded is not None, "python -m tools.build_cpu"
-    best = loaded.isa
-    if not loaded.use_isa(request.param):
-        pytest.skip(f"this machine does not run {request.param}")
-    yield loaded
-    loaded.use_isa(best)
+    with kernels_of(request.param) as opened:
+        yield opened
 
 
 @cache
 def made(shape: str, formats: str) -> RandomModel:
-    loaded = library.load()
-    assert loaded is not None
-    return random_models.make(loaded, shape, formats)
+    return random_models.make(library.opened(), shape, formats)
 
 
 @cache

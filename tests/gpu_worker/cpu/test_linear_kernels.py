@@ -11,6 +11,7 @@ from gpu_worker.cpu import library
 from gpu_worker.cpu.library import Library
 from gpu_worker.cpu.packed_weight import PackedWeight, Packer
 from gpu_worker.weight_source import Floats, expanded
+from tests.gpu_worker.cpu.kernels import ISAS, kernels_of
 from tests.gpu_worker.cpu.stored_matrices import BF16, Q4_1, Q8_0, random_matrix, to_bfloat16
 
 Doubles = npt.NDArray[np.float64]
@@ -21,14 +22,10 @@ MOST_ROWS = 40  # more than any loop keeps in registers, and than memory is read
 SHAPES = [(16, 32), (100, 576), (17, 1536), (70, 96)]
 
 
-@pytest.fixture(params=["avx512", "avx2", "generic"])
+@pytest.fixture(params=ISAS)
 def kernels(request: pytest.FixtureRequest) -> Iterator[Library]:
-    kernels = library.opened(library.PATH)
-    best = kernels.isa
-    if not kernels.use_isa(request.param):
-        pytest.skip(f"this machine has no {request.param}")
-    yield kernels
-    kernels.use_isa(best)
+    with kernels_of(request.param) as opened:
+        yield opened
 
 
 def product(kernels: Library, weight: PackedWeight, x: Floats, *, num_threads: int = 1) -> Floats:
@@ -62,7 +59,7 @@ def random_rows(num_rows: int, num_inputs: int) -> Floats:
 def test_products_are_those_of_the_rounded_operands(kernels: Library, encoding: int, shape: tuple[int, int]) -> None:
     stored, x = random_matrix(encoding, *shape), random_rows(MOST_ROWS, shape[1])
     bias = np.arange(shape[0], dtype=np.float32)
-    weight = Packer(kernels, as_stored=True).pack([stored], bias=bias)
+    weight = Packer(kernels, as_stored=True).pack(stored, bias=bias)
     values, inputs = expanded(stored).astype(np.float64), rounded(x, weight.format)
     # The operands are the same to the bit, so only float32's sums differ.
     bound = 2e-6 * (np.abs(inputs) @ np.abs(values).T) + 1e-5
@@ -75,7 +72,7 @@ def test_a_row_has_the_same_bits_in_any_number_of_rows_and_threads(
     kernels: Library, encoding: int, shape: tuple[int, int]
 ) -> None:
     x = random_rows(MOST_ROWS, shape[1])
-    weight = Packer(kernels, as_stored=True).pack([random_matrix(encoding, *shape)])
+    weight = Packer(kernels, as_stored=True).pack(random_matrix(encoding, *shape))
     alone = np.concatenate([product(kernels, weight, row[None]) for row in x])
     for num_rows in range(1, MOST_ROWS + 1):
         for num_threads in (1, 2):
@@ -90,7 +87,7 @@ def test_no_sum_of_bytes_overflows(kernels: Library, encoding: int) -> None:
     blocks = stored.data.reshape(32, 2, -1)
     blocks[:16, :, scales:] = 0x80 if encoding == Q8_0 else 0xFF  # -128 each, or 15
     blocks[16:, :, scales:] = 0x7F if encoding == Q8_0 else 0xF0
-    weight = Packer(kernels, as_stored=True).pack([stored])
+    weight = Packer(kernels, as_stored=True).pack(stored)
     x = np.stack([np.full(64, 5.0), np.full(64, -5.0), np.resize([5.0, -5.0], 64)]).astype(np.float32)
     exact = rounded(x, weight.format) @ expanded(stored).astype(np.float64).T
     np.testing.assert_allclose(product(kernels, weight, x), exact, rtol=1e-5, atol=1e-4)

@@ -1,6 +1,5 @@
 """What the kernels get is what the file has: exact where its grid is kept, rounded once to bfloat16 elsewhere."""
 
-from ctypes import byref
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from gpu_worker.models.config import ModelConfig, read_model_config
 from gpu_worker.stored_model import Projection, StoredLayer, StoredModel, open_source
 from gpu_worker.weight_source import BF16, Floats, StoredMatrix, expanded
 from tests.gpu_worker import families, tiny_models
+from tests.gpu_worker.cpu.kernels import unpacked
 from tests.gpu_worker.test_weights import write_gguf
 
 PROJECTIONS = ("query", "key", "value", "output", "gate", "up", "down")
@@ -24,7 +24,7 @@ MAX_MODEL_LEN = 40
 
 @pytest.fixture(scope="module")
 def kernels() -> Library:
-    return library.opened(library.PATH)
+    return library.opened()
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +33,6 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
     folder = tmp_path_factory.mktemp("quantised")
     write_gguf(folder / "m.gguf", tiny_models.save_llama(folder, "gqa_tied"))
     return StoredModel(open_source(folder / "m.gguf", "gguf"), read_model_config(folder / "config.json"))
-
-
-def unpacked(kernels: Library, weight: PackedWeight) -> Floats:
-    values = np.empty((weight.num_outputs, weight.num_inputs), dtype=np.float32)
-    for row in range(weight.num_outputs):
-        kernels.c.octavo_unpack_row(byref(weight.as_struct()), row, values[row].ctypes.data)
-    return values
 
 
 def values_of(projection: Projection) -> Floats:

@@ -1,5 +1,6 @@
 """The header reader sees what the `gguf` package sees, and refuses what is no whole file."""
 
+import mmap
 import struct
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 
-from octavo.model_files.gguf_header import GGUFHeader, TensorPlace, opened
+from octavo.model_files.file_mapping import mapped
+from octavo.model_files.gguf_header import GGUFHeader, TensorPlace
 
 MATRIX = np.arange(3 * 64, dtype=np.float32).reshape(3, 64)
 
@@ -37,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_fields_and_places_are_those_of_the_gguf_package(path: Path):
-    header, reader = GGUFHeader(opened(path)), GGUFReader(path)
+    header, reader = GGUFHeader(mapped(path)), GGUFReader(path)
     fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     assert {name: list(v) if isinstance(v, tuple) else v for name, v in header.fields.items()} == fields
     assert header.tensors == {
@@ -53,4 +55,43 @@ def test_a_file_that_ends_anywhere_before_its_end_is_refused(path: Path):
     for num_bytes in range(1, len(whole) - 32, 7):  # the last tensor is padded
         path.write_bytes(whole[:num_bytes])
         with pytest.raises((ValueError, struct.error)):
-            GGUFHeader(opened(path))
+            GGUFHeader(mapped(path))
+
+
+def in_memory(content: bytes) -> mmap.mmap:
+    file = mmap.mmap(-1, len(content))
+    file.write(content)
+    return file
+
+
+@pytest.mark.parametrize("with_lists_of_texts", [True, False])
+def test_whatever_the_bytes_say_a_header_is_read_or_refused(path: Path, with_lists_of_texts: bool):
+    whole = path.read_bytes()
+    size = GGUFHeader(mapped(path)).tensors["plain"].offset
+    num_refused = 0
+    for at in range(4, size):
+        for damage in (b"\0", b"\xff", b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f"):
+            damaged = in_memory(whole[:at] + damage + whole[at + len(damage) :])
+            try:
+                header = GGUFHeader(damaged, with_lists_of_texts=with_lists_of_texts)
+            except (ValueError, struct.error):
+                num_refused += 1
+            else:
+                assert all(place.offset < len(damaged) for place in header.tensors.values())
+    assert num_refused > size
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 5), (64, 0)])
+def test_a_tensor_of_nothing_is_refused(shape: tuple[int, ...]):
+    name = b"nothing"
+    tensor = struct.pack(f"<Q{len(name)}sI{len(shape)}QIQ", len(name), name, len(shape), *shape, 0, 0)
+    with pytest.raises(ValueError, match="a tensor has the shape"):
+        GGUFHeader(in_memory(struct.pack("<4sIQQ", b"GGUF", 3, 1, 0) + tensor + bytes(64)))
+
+
+@pytest.mark.parametrize(("kind", "layout", "value"), [(4, "I", 0), (5, "i", -32), (6, "f", float("inf"))])
+def test_data_aligned_to_what_is_no_number_of_bytes_is_refused(kind: int, layout: str, value: float):
+    name = b"general.alignment"
+    pair = struct.pack(f"<Q{len(name)}sI{layout}", len(name), name, kind, value)
+    with pytest.raises(ValueError, match=r"general\.alignment is"):
+        GGUFHeader(in_memory(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + pair))

@@ -123,6 +123,27 @@ def test_a_gguf_that_was_cut_short_is_told(tmp_path: Path, num_bytes: int):
         resolve(str(weights), cache_dir=tmp_path / "cache")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llama.attention.head_count", 0),
+        ("llama.embedding_length", "wide"),
+        ("llama.context_length", [1, 2]),
+        ("llama.block_count", float("inf")),
+        ("tokenizer.ggml.tokens", 7),
+        ("tokenizer.ggml.token_type", [99]),
+        ("tokenizer.ggml.merges", ["noblank"]),
+        ("tokenizer.ggml.merges", ["not there"]),
+        ("tokenizer.ggml.eos_token_id", 1_000_000),
+    ],
+)
+def test_a_gguf_whose_metadata_make_no_sense_is_told(tmp_path: Path, key: str, value: object):
+    weights = tiny_gguf.write_byte_level(tmp_path / "model.gguf", pre="gpt2", instead={key: value})
+    with pytest.raises(ModelFilesError, match=r"model\.gguf has metadata that make no sense"):
+        resolve(str(weights), cache_dir=tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("config.json"))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
 def test_a_configuration_that_is_no_json_object_is_told(tmp_path: Path, text: str):
     for name in ("tokenizer.json", "model.safetensors"):

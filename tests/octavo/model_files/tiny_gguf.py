@@ -3,14 +3,24 @@
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import GGUFValueType, GGUFWriter
+from gguf.gguf_writer import GGUFValue
 from tokenizers import pre_tokenizers
 
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 
 
-def write_byte_level(path: Path, *, pre: str | None, words: dict[str, tuple[str, str]] | None = None) -> Path:
-    """Every byte is a token, then each of `words`, made by joining its pair; then <s> and </s>."""
+def write_byte_level(
+    path: Path,
+    *,
+    pre: str | None,
+    words: dict[str, tuple[str, str]] | None = None,
+    instead: dict[str, object] | None = None,
+) -> Path:
+    """Every byte is a token, then each of `words`, made by joining its pair; then <s> and </s>.
+
+    `instead` stands for what these metadata should be.
+    """
     words = words or {"he": ("h", "e")}
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *words, "<s>", "</s>"]
     writer = _writer(path, tokens)
@@ -19,6 +29,8 @@ def write_byte_level(path: Path, *, pre: str | None, words: dict[str, tuple[str,
         writer.add_tokenizer_pre(pre)
     writer.add_token_types([NORMAL] * (len(tokens) - 2) + [CONTROL] * 2)
     writer.add_token_merges([" ".join(pair) for pair in words.values()])
+    for key, value in (instead or {}).items():
+        writer.kv_data[0][key] = GGUFValue(value=value, type=GGUFValueType.get_type(value))
     return _written(writer, path)
 
 
