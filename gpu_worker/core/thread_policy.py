@@ -5,6 +5,7 @@ on two cores take twice as long as one. What a step waited tells; now and then o
 """
 
 MAX_WAIT_SHARE = 0.4  # of a step's time; above it the step is faster without the thread that is late
+MAX_WAIT_SHARE_OF_SHORT = 0.2  # of a short step, to which another thread brings less
 WINDOW_STEPS = 6  # steps that are judged together
 FIRST_PAUSE_NS = 500_000_000  # of computing, before one more thread is tried
 LONGEST_PAUSE_NS = 16_000_000_000
@@ -14,8 +15,9 @@ MAX_SHORT_TOKENS = 16  # of a step that takes as long as reading the weights doe
 class ThreadPolicy:
     """Watches the steps and says how many threads the next one gets."""
 
-    def __init__(self, max_threads: int) -> None:
+    def __init__(self, max_threads: int, max_wait_share: float = MAX_WAIT_SHARE) -> None:
         self.num_threads = max_threads
+        self._max_wait_share = max_wait_share
         self._max_threads = max_threads
         self._pause_ns = FIRST_PAUSE_NS  # until the next try; doubles with every try that fails
         self._was_raised = False  # by the last change
@@ -33,7 +35,7 @@ class ThreadPolicy:
         self._wait_ns += wait_ns
         if self._num_steps < WINDOW_STEPS:
             return
-        is_held_up = self._wait_ns > MAX_WAIT_SHARE * self._busy_ns
+        is_held_up = self._wait_ns > self._max_wait_share * self._busy_ns
         self._num_steps = self._busy_ns = self._wait_ns = 0
         self._num_windows += 1
         if is_held_up and self.num_threads > 1:
@@ -58,7 +60,8 @@ class StepThreads:
     """
 
     def __init__(self, max_threads: int) -> None:
-        self._short, self._long = ThreadPolicy(max_threads), ThreadPolicy(max_threads)
+        self._short = ThreadPolicy(max_threads, MAX_WAIT_SHARE_OF_SHORT)
+        self._long = ThreadPolicy(max_threads)
 
     def of_step(self, num_tokens: int) -> ThreadPolicy:
         return self._short if num_tokens <= MAX_SHORT_TOKENS else self._long

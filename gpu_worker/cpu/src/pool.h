@@ -20,6 +20,8 @@
 #include <immintrin.h>
 #endif
 
+#include "processors.h"
+
 namespace octavo {
 
 constexpr int kMaxThreads = 64;
@@ -132,6 +134,7 @@ public:
                 size_ = id;
             }
         }
+        is_holding_ = size_ > 1 && size_ == processors_.count();
     }
 
     ~Pool() {
@@ -161,12 +164,14 @@ public:
         for (auto& counters : team_.counters)
             for (int id = 0; id < size; ++id) counters[id].num_claimed.store(0, std::memory_order_relaxed);
         for (int id = 1; id < size; ++id) call(*helpers_[id - 1]);
+        if (is_holding_ && size > 1) processors_.hold(0);
         Member caller(team_, 0, size);
         region(caller);
         caller.barrier();
         int64_t longest_ns = caller.waited_ns();
         for (int id = 1; id < size; ++id)
             if (helpers_[id - 1]->waited_ns > longest_ns) longest_ns = helpers_[id - 1]->waited_ns;
+        if (is_holding_ && size > 1) processors_.let_go();
         return longest_ns;
     }
 
@@ -183,9 +188,12 @@ private:
     }
 
     void help(int id, Helper& helper) {
+        bool is_held = false;
         for (uint32_t seen = 0;; ++seen) {
             await_change(helper.num_calls, seen, kIdleSpins);
             if (is_ending_.load(std::memory_order_relaxed)) return;
+            if (is_holding_ && !is_held) processors_.hold(id);
+            is_held = true;
             Member member(team_, id, team_size_);
             enter_(region_, member);
             helper.waited_ns = member.waited_ns();
@@ -193,7 +201,9 @@ private:
         }
     }
 
+    const Processors processors_;
     int size_;
+    bool is_holding_ = false;  // a processor for each thread; the caller's only while a region runs
     TeamState team_;
     std::vector<std::unique_ptr<Helper>> helpers_;
     std::atomic<bool> is_ending_{false};

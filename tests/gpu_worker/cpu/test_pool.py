@@ -1,11 +1,17 @@
-"""The kernels' threads: under ThreadSanitizer every read of shared memory is ordered behind the write it relies on."""
+"""The kernels' threads: no races under ThreadSanitizer, fewer than asked for, and where they are held."""
 
+import os
 import resource
 import subprocess
+from ctypes import byref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gpu_worker.cpu import library
+from gpu_worker.cpu.packed_weight import Packer
+from tests.gpu_worker.cpu.stored_matrices import Q8_0, random_matrix
 from tools import build_cpu
 
 RACES = Path(__file__).with_name("pool_races.cpp")
@@ -35,3 +41,29 @@ def test_where_the_system_gives_fewer_threads_than_asked_for_they_do_all_the_wor
 def _with_few_stacks() -> None:
     resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
     resource.setrlimit(resource.RLIMIT_AS, (80 << 20, 80 << 20))
+
+
+def _where_helpers_may_run(num_threads: int) -> list[set[int]]:
+    """The processors of each thread that a pool has of its own, after it has worked."""
+    kernels = library.opened()
+    weight = Packer(kernels, as_stored=True).pack(random_matrix(Q8_0, rows=256, columns=64))
+    x, y = np.ones((4, 64), dtype=np.float32), np.empty((4, 256), dtype=np.float32)
+    before = set(os.listdir("/proc/self/task"))
+    pool = kernels.c.octavo_pool_new(num_threads)
+    helpers = [int(thread) for thread in set(os.listdir("/proc/self/task")) - before]
+    kernels.c.octavo_linear(pool, byref(weight.as_struct()), x.ctypes.data, len(x), y.ctypes.data)
+    processors = [os.sched_getaffinity(thread) for thread in helpers]
+    kernels.c.octavo_pool_free(pool)
+    return processors
+
+
+def test_threads_that_fill_all_processors_are_held_on_one_each_and_the_caller_is_not():
+    mine = os.sched_getaffinity(0)
+    helpers = _where_helpers_may_run(len(mine))
+    assert sorted(map(list, helpers)) == [[processor] for processor in sorted(mine)[1:]]
+    assert os.sched_getaffinity(0) == mine
+
+
+def test_threads_that_do_not_fill_the_processors_are_left_to_the_system():
+    mine = os.sched_getaffinity(0)
+    assert _where_helpers_may_run(len(mine) + 1) == [mine] * len(mine)
