@@ -19,14 +19,14 @@ def test_scheduling_settings_have_the_names_of_vllm() -> None:
 def test_limits_below_one_are_refused(field: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         config.load(SchedulerConfig, "SCHEDULER", [], {f"OCTAVO_SCHEDULER_{field.upper()}": "0"})
-    assert f"{field} must be at least 1" in capsys.readouterr().err
+    assert f"OCTAVO_SCHEDULER_{field.upper()} must be at least 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("field", ["max_queued_tokens", "max_tenant_queue_len", "long_prefill_token_threshold"])
 def test_bounds_that_can_be_off_are_not_negative(field: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         config.load(SchedulerConfig, "SCHEDULER", [], {f"OCTAVO_SCHEDULER_{field.upper()}": "-1"})
-    assert f"{field} must be at least 0" in capsys.readouterr().err
+    assert f"OCTAVO_SCHEDULER_{field.upper()} must be at least 0" in capsys.readouterr().err
 
 
 def test_a_wait_has_a_bound_unless_it_is_told_to_have_none() -> None:
