@@ -2,7 +2,7 @@
 
 Where to look:
 
-- `worker` is its life: load (`startup`), attach (`scheduler_link`), work until told to stop.
+- `worker` is its life: load (`startup`, on `usable_cores`), attach (`scheduler_link`), work until told to stop.
 - The way of a step: `scheduler_link` (event loop, gRPC) -> `compute_thread` (inbox) -> `executor` (order, faults) ->
   `model_runner` -> back through the event loop, where `step_report` makes metrics and spans.
 - `core/` is pure: `batch_state` mirrors the running requests, `input_batch` turns a step into flat arrays,

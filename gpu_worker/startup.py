@@ -2,11 +2,9 @@
 and says what really runs.
 """
 
-import os
 import sys
 from dataclasses import dataclass
 
-import psutil  # type: ignore[import-untyped]
 import torch
 
 from gpu_worker import identity, model_loading, numerics
@@ -22,6 +20,7 @@ from gpu_worker.models.config import ModelConfig, read_model_config
 from gpu_worker.numerics import Circumstances
 from gpu_worker.startup_phases import Phases
 from gpu_worker.stored_model import StoredModel, open_source
+from gpu_worker.usable_cores import usable_cores
 from gpu_worker.weight_source import weight_files
 from octavo import logs
 from octavo.model_files import ModelFiles
@@ -77,7 +76,7 @@ def _order(config: WorkerConfig, files: ModelFiles) -> Order:
         kernels=kernels,
         memory=config.kv_memory,
         max_model_len=max_model_len,
-        num_threads=config.compute.num_threads or max(1, _num_cores() - (1 if kernels is None else 0)),
+        num_threads=_num_threads(config.compute.num_threads, has_kernels=kernels is not None),
     )
 
 
@@ -90,14 +89,13 @@ def _circumstances(stored: StoredModel, kernels: Library | None, block_size: int
     )
 
 
-def _num_cores() -> int:
-    """Physical cores that this process may use, at most MAX_THREADS.
+def _num_threads(asked: int | None, *, has_kernels: bool) -> int:
+    """As many as there are cores, at most MAX_THREADS.
 
     Torch gets one less, which is for the other processes: beside one busy process on two cores, a decode step takes
     50 ms with one thread of torch and 170 to 900 with two. The kernels watch their neighbours themselves.
     """
-    usable = len(os.sched_getaffinity(0))
-    return min(usable, psutil.cpu_count(logical=False) or usable, MAX_THREADS)
+    return asked or max(1, min(usable_cores(), MAX_THREADS) - (0 if has_kernels else 1))
 
 
 def _max_model_len(asked: int | None, model: ModelConfig) -> int:
