@@ -108,8 +108,8 @@ async def test_no_call_fails_while_one_gateway_takes_over_from_another(model: Pa
         while await readyz.missing("127.0.0.1", http_port) is not None:  # noqa: ASYNC110 - it gives no event
             await asyncio.sleep(0.05)
         callers = Callers(http_port, grpc_port)
-        for call in (callers.kept_connection, callers.new_connections, callers.grpc_channel):
-            tasks.create_task(call())
+        calls = (callers.kept_connection, callers.new_connections, callers.grpc_channel)
+        calling = [tasks.create_task(call()) for call in calls]
         async with gateway(model, http_port, grpc_port):
             first.send_signal(signal.SIGTERM)
             assert await first.wait() == 0
@@ -117,7 +117,7 @@ async def test_no_call_fails_while_one_gateway_takes_over_from_another(model: Pa
             await asyncio.sleep(1)
             assert all(callers.num_calls[kind] > num > 0 for kind, num in before.items())
             callers.is_over = True
-            await asyncio.sleep(1)
+            await asyncio.wait(calling)  # each ends its last call before the gateway is gone
 
 
 @pytest.mark.slow
