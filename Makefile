@@ -49,7 +49,7 @@ test-kernels: setup ## Triton kernels in the interpreter
 test-clients: setup ## clients in other languages
 	@$(call run-marked,clients)
 
-test-chaos: setup ## harms every process and every connection under load, about 5 minutes
+test-chaos: setup ## harms every process and every connection under load, about 10 minutes
 	@$(call run-marked,chaos)
 
 test-gpu: setup ## needs a CUDA device

@@ -23,7 +23,7 @@ class Compute:
     num_threads: int | None = None  # threads of the model; default the physical cores, at most 16 (torch: one less)
     max_model_len: int | None = None  # longest sequence in tokens; default is the model's; lower needs less memory
     max_num_batched_tokens: int = 104  # most tokens of one step; the scheduler plans with the lower of this and its own
-    #   (on a CPU more makes no prompt faster, and every other request waits for the whole step)
+    #   (on a CPU more makes a prompt hardly faster, and every other request waits for the whole step)
 
     def __post_init__(self) -> None:
         if self.num_threads is not None and self.num_threads < 1:

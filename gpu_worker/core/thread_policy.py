@@ -55,8 +55,8 @@ class ThreadPolicy:
 class StepThreads:
     """A policy for short steps and one for long ones.
 
-    A step of one token is over before a neighbour's turn is, and waits for memory, so that a second thread gains it
-    little; a chunk of a prompt is all arithmetic. What holds up one says nothing of the other.
+    A step of one token waits for memory and is over before a neighbour's turn is: beside the other services a second
+    thread gains it less than it costs. A chunk of a prompt is all arithmetic. One says nothing of the other.
     """
 
     def __init__(self, max_threads: int) -> None:

@@ -98,6 +98,13 @@ def test_a_neighbour_that_comes_back_after_long_finds_quick_tries_again():
     assert 2 in run(policy, alone, busy_s=FIRST_PAUSE_NS / 1e9 + 0.1)
 
 
+def test_short_steps_give_a_thread_up_sooner_than_long_ones():
+    threads = StepThreads(2)
+    for num_tokens in (1, 100):
+        run(threads.of_step(num_tokens), lambda num_threads: 0.3 if num_threads == 2 else 0.0, busy_s=0.1)
+    assert (threads.of_step(1).num_threads, threads.of_step(100).num_threads) == (1, 2)
+
+
 def test_chunks_of_prompts_keep_the_threads_that_single_tokens_gave_up():
     threads = StepThreads(2)
     run(threads.of_step(1), beside_one_busy_process(2), busy_s=0.1)
