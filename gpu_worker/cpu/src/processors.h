@@ -1,8 +1,8 @@
 // Which processors threads run on: one each, where the team fills all that there are.
 //
 // Threads that wait for each other hundreds of times in a step must not meet on one processor. In a server on two
-// processors, holding them made two threads 1.2 to 1.7 times as fast as the system's own choice (docs/cpu-worker.md). A team
-// that leaves processors over is not held fast, so that several workers do not choose the same ones.
+// processors, holding them made two threads 1.2 to 1.7 times as fast as the system's own choice (docs/cpu-worker.md).
+// A team that leaves processors over is not held fast, so that several workers do not choose the same ones.
 #pragma once
 
 #ifdef __linux__
